@@ -18,7 +18,7 @@ from packproof.harness.check.targets.target import open_target
 from packproof.harness.report import RunFinished
 from packproof.properties.contracts import Contract, contract_text
 
-HANDFUL = ("causal_conv1d-forward-easy", "rope-backward-easy", "dpo_loss-forward-medium")
+HANDFUL = ("causal_conv1d-forward-easy", "rope-backward-easy")
 
 
 def verdict_on(task: GradingTask, solution: str) -> tuple[str, str]:
