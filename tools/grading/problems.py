@@ -77,13 +77,17 @@ def _drawn_sizes(usual: Setting, generator: random.Random) -> dict[str, int | st
 
 
 def _drawn_lengths(generator: random.Random, least: int, most: int) -> tuple[int, ...]:
-    """Lengths of two short sequences, an empty one, and longer ones of some size, in some order."""
+    """Lengths of a short sequence, then another one, an empty one, and longer ones of some size, in some order.
+
+    Where a budget grows with the tokens before, the first sequence alone is compared after the last timed call.
+    """
     remaining = generator.randint(least, most)
-    lengths = [0, *(generator.randint(1, _LONGEST_SHORT) for _ in range(2))]
+    first, other = (generator.randint(1, _LONGEST_SHORT) for _ in range(2))
+    lengths = [0, other]
     longest = generator.choice([remaining // 8, remaining // 3, remaining])
     while remaining > 0:
         length = min(generator.randint(max(longest // 4, 1), longest), remaining)
         lengths.append(length)
         remaining -= length
     generator.shuffle(lengths)
-    return tuple(lengths)
+    return (first, *lengths)
