@@ -30,6 +30,8 @@ class Peer:
     """Whether it keeps sequences apart. If not, it is only timed."""
     cpu: str = "nothing"
     """The part that runs without a GPU: "nothing", "forward" or "all". Triton kernels are interpreted there."""
+    sizes: str = ""
+    """The sizes of the quick scoreboard on a GPU, as a domain, if each one compiles for seconds; "" for all sizes."""
 
     @property
     def module(self) -> str:
@@ -94,6 +96,16 @@ _FLASH = ("flash-attn",)
 _TORCH = ("torch",)
 _TRANSFORMERS = ("transformers",)
 
+_SIZES = {
+    "causal_conv1d": "d == 16; w == 4",
+    "selective_scan": "d == 16; n == 16; g == 1",
+    "ssd": "h == 4; p == 16; n == 16; g == 1",
+    "gated_delta_rule": "k == 32; p == 32",
+    "kda": "k == 32; p == 32",
+    "attention": "k == 32; v == 32",
+    "cache_write": "k == 32",
+    "loss": "nv == 64",
+}
 _CROSS_ENTROPIES = ("cross_entropy", "token_logprobs", "linear_cross_entropy")
 _LOSSES = (
     ("liger_kernel", "liger_kernel", ("liger-kernel",), "all", _CROSS_ENTROPIES),
@@ -122,20 +134,25 @@ PEERS: Mapping[str, Peer] = {
             for op in ("linear_attention", "simple_gla", "retention", "delta_rule", "gated_delta_rule", "kda")
             for form, cpu in (("", "nothing"), ("_recurrent", "all"))
         ),
-        Peer("fla:kda_update", "kda_update", "fla", _FLA, cpu="all"),
-        Peer("fla:kda_verify", "kda_verify", "fla", _FLA, cpu="all"),
+        Peer("fla:kda_update", "kda_update", "fla", _FLA, cpu="all", sizes=_SIZES["kda"]),
+        Peer("fla:kda_verify", "kda_verify", "fla", _FLA, cpu="all", sizes=_SIZES["kda"]),
         *(
-            Peer(f"vllm:{op}", op, "vllm", ("vllm",), cpu="all")
-            for op in (
-                *("causal_conv1d_update", "selective_scan_update", "ssd_update", "gated_delta_rule_update"),
-                *("causal_conv1d_verify", "selective_scan_verify", "ssd_verify", "gated_delta_rule_verify"),
-                "attention",
-            )
+            Peer(f"vllm:{op}_{step}", f"{op}_{step}", "vllm", ("vllm",), cpu="all", sizes=_SIZES[op])
+            for step in ("update", "verify")
+            for op in ("causal_conv1d", "selective_scan", "ssd", "gated_delta_rule")
         ),
-        Peer("sglang:attention_decode", "attention", "sglang", ("sglang",), cpu="all"),
-        Peer("sglang:attention_extend", "attention", "sglang", ("sglang",), cpu="all"),
-        Peer("sglang:gated_delta_rule_verify", "gated_delta_rule_verify", "sglang", ("sglang",)),
-        Peer("vllm:cache_write", "cache_write", "vllm", ("vllm",)),
+        *(
+            Peer(f"{package}:attention{form}", "attention", package, (package,), cpu="all", sizes=_SIZES["attention"])
+            for package, form in (("vllm", ""), ("sglang", "_decode"), ("sglang", "_extend"))
+        ),
+        Peer(
+            "sglang:gated_delta_rule_verify",
+            "gated_delta_rule_verify",
+            "sglang",
+            ("sglang",),
+            sizes=_SIZES["gated_delta_rule"],
+        ),
+        Peer("vllm:cache_write", "cache_write", "vllm", ("vllm",), sizes=_SIZES["cache_write"]),
         Peer("flash_qla:gated_delta_rule", "gated_delta_rule", "flash_qla", ("flash-qla",)),
         Peer("flashinfer:gated_delta_rule", "gated_delta_rule", "flashinfer", _FLASHINFER),
         Peer("flashinfer:attention_decode", "attention", "flashinfer", _FLASHINFER),
@@ -148,7 +165,7 @@ PEERS: Mapping[str, Peer] = {
         Peer("flash_attn_4:attention", "attention", "flash_attn.cute", ("flash-attn-4",)),
         Peer("liger_kernel:rope_qk", "rope_qk", "liger_kernel", ("liger-kernel",), cpu="all"),
         *(
-            Peer(f"{package}:{op}", op, module, distributions, cpu=cpu)
+            Peer(f"{package}:{op}", op, module, distributions, cpu=cpu, sizes=_SIZES["loss"])
             for package, module, distributions, cpu, ops in _LOSSES
             for op in ops
         ),

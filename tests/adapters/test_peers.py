@@ -20,8 +20,11 @@ from packproof.bench.kernels.settings import setting
 from packproof.bench.kernels.timing import Run, Tensors
 from packproof.harness.process.naming.location import Location
 from packproof.properties.cases.case import Case
+from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw
+from packproof.properties.cases.space import Space
 from packproof.properties.declarations.declaration import describe_kernel, parse_declaration
+from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.catalogue import OPS
 from tests.adapters import linear_stand_ins as linear
 from tests.adapters import loss_stand_ins as losses
@@ -264,6 +267,13 @@ def test_a_document_mask_is_correct_without_gradients() -> None:
 def test_every_peer_has_an_adapter_of_its_op(name: str) -> None:
     peer = PEERS[name]
     assert Location(peer.module, "", peer.function).load().__packproof__["op"] == peer.op
+
+
+@pytest.mark.parametrize("name", [name for name, peer in PEERS.items() if peer.sizes])
+def test_the_quick_scoreboard_asks_a_peer_for_sizes_of_its_op(name: str) -> None:
+    op, domain = OPS[PEERS[name].op], Domain.of(PEERS[name].sizes)
+    domain.check(op, name)
+    assert Space(op, "float32", Promises(), domain=domain).plain_sizes
 
 
 def test_a_peer_that_is_not_installed_is_one_line() -> None:

@@ -99,7 +99,13 @@ def _peer_requests(peers: Sequence[Peer], request: CheckRequest) -> Iterator[Pee
         open_workers: dict[str, tuple[CheckRequest, Worker]] = {}
         for peer in usable:
             check_request = replace(
-                request, target=peer.name, op=peer.op, timeout=timeout, draw_configs=True, questions=False
+                request,
+                target=peer.name,
+                op=peer.op,
+                domain=request.domain or _sizes(peer, request),
+                timeout=timeout,
+                draw_configs=True,
+                questions=False,
             )
             open_workers[peer.name] = check_request, stack.enter_context(worker_for(check_request, peer.name))
             open_workers[peer.name][1].begin(warm=False)
@@ -109,6 +115,12 @@ def _peer_requests(peers: Sequence[Peer], request: CheckRequest) -> Iterator[Pee
             else:
                 version, reason = (peer.version, "needs a GPU") if peer.installed else ("", "not installed")
                 yield PeerRequest(peer, version, reason=reason)
+
+
+def _sizes(peer: Peer, request: CheckRequest) -> tuple[str, ...]:
+    """The domain of the sizes that the peer is asked for; () for all."""
+    is_limited = request.profile == "quick" and request.device == "cuda" and peer.sizes
+    return (peer.sizes,) if is_limited else ()
 
 
 def _peer_request(peer: Peer, request: CheckRequest, worker: Worker) -> PeerRequest:
