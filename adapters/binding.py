@@ -12,7 +12,7 @@ from torch import Tensor
 
 from packproof.adapters.adapter import Adapter
 from packproof.adapters.metadata import Metadata, OfKeys, cu_seqlens, max_seqlen, once, position_ids, seq_idx
-from packproof.properties.calling import OFFSETS, call_signature, named_metadata
+from packproof.properties.calling import call_signature, named_metadata
 from packproof.properties.declarations import fixed_options
 
 _METADATA: Mapping[str, Metadata] = {
@@ -59,7 +59,7 @@ class Binding:
     def _named_arguments(self, arguments: Mapping[str, Any], count_rows: Callable[[], int]) -> dict[str, Any]:
         metadata = named_metadata(self.parameters, arguments)
         op_arguments = {n: value for n, value in arguments.items() if n not in self.fixed}
-        if "cu_seqlens" not in self.parameters and {*OFFSETS, "seq_idx", "position_ids"} & {*metadata}:
+        if "cu_seqlens" not in self.parameters and {"cu_seqlens_q", "seq_idx", "position_ids"} & {*metadata}:
             del op_arguments["cu_seqlens"]
         return {**op_arguments, **{name: _metadata_value(_METADATA[name], arguments, count_rows) for name in metadata}}
 

@@ -30,6 +30,7 @@ from packproof.properties.calling import (
     Call,
     FailedCompilation,
     MachineLimit,
+    MissingModule,
     Mode,
     OutsideDomain,
     Placement,
@@ -230,6 +231,7 @@ _LIMITS = {
     "machine": MachineLimit,
     "domain": OutsideDomain,
     "compiler": FailedCompilation,
+    "module": MissingModule,
 }  # limits other than the kernel's own refusal
 
 

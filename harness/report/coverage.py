@@ -11,6 +11,7 @@ from packproof.properties.calling import (
     BrokenReference,
     FailedCompilation,
     MachineLimit,
+    MissingModule,
     OutsideDomain,
     Refusal,
     SlowCompilation,
@@ -26,6 +27,7 @@ NOT_KERNEL_REFUSALS = (
     OutsideDomain,
     VacuousBound,
     FailedCompilation,
+    MissingModule,
 )  # exceptions that end a case, but are no refusals by the kernel
 SOURCE_LINE = re.compile(r"\([^()\s]+\.py:\d+\)")
 
@@ -70,6 +72,8 @@ class Coverage:
     """Cases at which the op's own reference breaks the law."""
     not_compiled: list[FailedCompilation] = field(default_factory=list)
     """Cases that torch.compile cannot compile."""
+    without_module: list[MissingModule] = field(default_factory=list)
+    """Cases that need a module which is not installed."""
     slow_to_compile: list[SlowCompilation] = field(default_factory=list)
     """Cases not compiled in time."""
     limits: dict[str, Limit] = field(default_factory=dict)
@@ -114,6 +118,9 @@ class Coverage:
             self.broken_references.append(refusal)
         elif isinstance(refusal, FailedCompilation):
             self.not_compiled.append(refusal)
+        elif isinstance(refusal, MissingModule):
+            self.without_module.append(refusal)
+            self.required_classes |= classes
         elif refusal is not None:
             self.record_refusal(case, refusal)
         if compared:
@@ -182,8 +189,8 @@ class Coverage:
     @property
     def status(self) -> Status:
         """The status of the cell if nothing failed."""
-        gaps = self.slow_to_compile, self.unjudged_tensors, self.broken_references, self.unjudged_configurations
-        if self.unreached_examples or any(gaps):
+        gaps = self.slow_to_compile, self.without_module, self.unjudged_tensors, self.broken_references
+        if self.unreached_examples or any(gaps) or self.unjudged_configurations:
             return "inconclusive"
         if self.judged_examples:
             return "inconclusive" if self.missing else "passed"
@@ -222,6 +229,8 @@ class Coverage:
                 share = f"{vacuous} of {plural(decisive + vacuous, 'example')}"
                 yield f"{tensor} is not judged in {share}, where its error bound is as large as its values"
         examples_text = plural(self.examples, "example")
+        if self.without_module:
+            yield f"{len(self.without_module)} of {examples_text} not judged: {self.without_module[0]}"
         if self.slow_to_compile:
             yield f"{len(self.slow_to_compile)} of {examples_text} not judged in time: {self.slow_to_compile[0]}"
         if self.not_compiled:

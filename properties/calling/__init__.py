@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         Call,
         FailedCompilation,
         MachineLimit,
+        MissingModule,
         Mode,
         OutsideDomain,
         Placement,
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
         moved_rows,
     )
     from packproof.properties.calling.pages import PagePlacement
-    from packproof.properties.calling.signature import OFFSETS, call_signature, catches_all, named_metadata
+    from packproof.properties.calling.signature import call_signature, catches_all, named_metadata
     from packproof.properties.calling.tensor_key import TensorKey, gradient
 
 __all__ = [
-    "OFFSETS",
     "BrokenReference",
     "Call",
     "FailedCompilation",
     "MachineLimit",
+    "MissingModule",
     "Mode",
     "OutsideDomain",
     "PagePlacement",
@@ -56,6 +57,7 @@ export(
             "Call",
             "FailedCompilation",
             "MachineLimit",
+            "MissingModule",
             "Mode",
             "OutsideDomain",
             "Placement",
@@ -67,7 +69,7 @@ export(
             "moved_rows",
         ),
         "packproof.properties.calling.pages": ("PagePlacement",),
-        "packproof.properties.calling.signature": ("OFFSETS", "call_signature", "catches_all", "named_metadata"),
+        "packproof.properties.calling.signature": ("call_signature", "catches_all", "named_metadata"),
         "packproof.properties.calling.tensor_key": ("TensorKey", "gradient"),
     },
 )

@@ -191,6 +191,10 @@ class FailedCompilation(Refusal):
     """torch.compile itself failed on a kernel without the promise `compilable`: it is not judged there."""
 
 
+class MissingModule(Refusal):
+    """The call imports a module that is not installed: the kernel is not judged."""
+
+
 class VacuousBound(Refusal):
     """The error bound, derived or declared, is as large as the values: it cannot judge the kernel."""
 

@@ -20,6 +20,7 @@ from packproof.properties.bounds.two_runs import budget_of_two_runs
 from packproof.properties.calling.call import (
     FailedCompilation,
     MachineLimit,
+    MissingModule,
     OutsideDomain,
     Refusal,
     Result,
@@ -173,7 +174,9 @@ class KernelUnderTest:
                 raise
             self._decline(Refusal(str(fault)), note)
         except Refusal as refusal:
-            if (refusal.backward and not backward) or isinstance(refusal, MachineLimit | FailedCompilation):
+            if (refusal.backward and not backward) or isinstance(
+                refusal, MachineLimit | FailedCompilation | MissingModule
+            ):
                 raise
             self._decline(refusal, note)
 

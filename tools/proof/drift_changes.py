@@ -75,6 +75,8 @@ def _rows(folder: Path, name: str, field: str) -> Sequence[Mapping[str, Any]]:
 
 def _import_error(row: Mapping[str, Any]) -> str:
     """The module that a kernel missed, as its failure says; "" where it failed otherwise, or held."""
+    if row["verdict"] == _NOT_IMPORTED:
+        return str(row["reason"]).partition(" not judged: ")[2]
     return next((line for line in row.get("lines", ()) if line.startswith(("ModuleNotFoundError", "ImportError"))), "")
 
 

@@ -1,9 +1,11 @@
 """Classifies exceptions in a kernel's call: faults of the kernel, its launch or the device, and lack of memory."""
 
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from errno import EROFS
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -23,7 +25,7 @@ from packproof.harness.process.execution.refusals import (
     refuses,
 )
 from packproof.interpreter import UnfitInterpreterError
-from packproof.properties.calling import Call, FailedCompilation, MachineLimit, OutsideDomain, Refusal
+from packproof.properties.calling import Call, FailedCompilation, MachineLimit, MissingModule, OutsideDomain, Refusal
 from packproof.properties.declarations import refusal_texts
 
 _MAX_MESSAGE = 1000
@@ -160,11 +162,11 @@ def _device_error(causes: Iterable[BaseException], device: Device) -> str:
     return errors[0].partition("\n")[0] if errors else ""
 
 
-def _immediate_fault(stage: str, causes: Iterable[BaseException]) -> KernelFault | OutsideDomain | None:
+def _immediate_fault(stage: str, causes: Iterable[BaseException]) -> KernelFault | OutsideDomain | MissingModule | None:
     """The verdict for causes that need no further test.
 
-    These are a fault raised earlier, a pack outside the adapter's convention, a kernel that claims one, or an exception
-    with an unreadable text.
+    These are a fault raised earlier, a pack outside the adapter's convention, a kernel that claims one, an import of a
+    package that is not installed, or an exception with an unreadable text.
     """
     for cause in causes:
         if isinstance(cause, UnfitInterpreterError):
@@ -173,12 +175,20 @@ def _immediate_fault(stage: str, causes: Iterable[BaseException]) -> KernelFault
             return cause
         if not _has_readable_text(cause):
             return KernelFault("raised", f"{stage}{type(cause).__name__} whose message cannot be read")
+        if isinstance(cause, ModuleNotFoundError) and (package := _missing_package(cause)):
+            return MissingModule(f"module {package} is not installed{_kernel_line(cause)}")
         if isinstance(cause, OutsideConvention):
             if not is_raised_by_adapter(cause):
                 return KernelFault("raised", f"{stage}{_full_text(cause)}{_CONVENTION_HINT}")
             if not passed_kernel(cause):  # else the kernel chose what it gave the adapter: it declines like any other
                 return OutsideDomain(f"{stage}{cause}")
     return None
+
+
+def _missing_package(error: ModuleNotFoundError) -> str:
+    """The package to install, "" if it is there without that module: the kernel was written for another release."""
+    package = (error.name or "").partition(".")[0]
+    return package if package and package not in sys.modules and find_spec(package) is None else ""
 
 
 def lacks_memory(cause: BaseException) -> bool:

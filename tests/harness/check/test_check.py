@@ -132,6 +132,26 @@ def test_cells_that_share_something_run_in_one_process(tmp_path: Path, one_cell_
     assert len(list(tmp_path.glob("by-*"))) == processes
 
 
+@pytest.mark.parametrize(
+    ("name", "verdict", "words"),
+    [
+        ("no_such_package", "inconclusive", "not judged: module no_such_package is not installed (k.py:2)"),
+        ("torch.no_such_module", "failed", "ModuleNotFoundError: No module named 'torch.no_such_module' (k.py:2)"),
+    ],
+)
+def test_a_kernel_without_a_package_that_it_imports_is_not_judged(
+    tmp_path: Path, name: str, verdict: str, words: str
+) -> None:
+    """A package that is installed and has no such module is another one than the kernel was written for."""
+    (tmp_path / "k.py").write_text(f"def conv(x, weight, *, cu_seqlens):\n    import {name}\n    return x\n")
+    request = CheckRequest(
+        f"{tmp_path / 'k.py'}:conv", op="causal_conv1d", device="cpu", dtypes=["float32"], properties=["reuse"]
+    )
+    [cell] = [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]
+    assert cell.status == verdict
+    assert words in ("\n".join(cell.failure.lines) if cell.failure else cell.reason)
+
+
 def test_a_property_whose_skip_reason_fails_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "scales.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
     (tmp_path / "laws.py").write_text(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from packproof.proof.drift import main
+from packproof.proof.drift_changes import unjudged_peers
 
 ROW = {"peer": "liger:rope", "law": "packing", "beyond": "", "dtype": "bfloat16", "verdict": "passed, 21 of 21 judged"}
 
@@ -134,6 +135,15 @@ def test_a_missing_module_is_no_verdict_on_a_release(tmp_path: Path, capsys: pyt
     out = capsys.readouterr().out
     assert "- liger:rope packing, fp32: passed, now a module is missing\n" in out
     assert "### Not judged at 1.0\n\n- liger:rope: ModuleNotFoundError: No module named 'more'" in out
+
+
+def test_a_peer_without_a_module_is_listed_as_the_scoreboard_has_it(tmp_path: Path) -> None:
+    write_release(tmp_path, "1.0", {"packing float32": "a module is missing"})
+    file = tmp_path / "1.0/peers.json"
+    data = json.loads(file.read_text())
+    data["rows"][0]["reason"] = "2 of 2 examples not judged: module more is not installed (utils.py:24)"
+    file.write_text(json.dumps(data))
+    assert unjudged_peers(file.parent) == ["liger:rope: module more is not installed (utils.py:24)"]
 
 
 def test_releases_without_a_change_are_only_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -174,7 +174,11 @@ def _board_row(verdict: Verdict, golden: frozenset[str]) -> BoardRow:
     )
 
 
-_RUN_LIMITS = {"out of time": "not reached", "too large to be judged here": "no memory"}  # of a run, not of a kernel
+_RUN_LIMITS = {
+    "out of time": "not reached",
+    "too large to be judged here": "no memory",
+    "is not installed": "a module is missing",
+}  # of a run, not of a kernel
 
 
 def verdict_text(verdict: Verdict) -> str:
