@@ -118,7 +118,7 @@ def _peer_requests(peers: Sequence[Peer], request: CheckRequest) -> Iterator[Pee
 
 
 def _sizes(peer: Peer, request: CheckRequest) -> tuple[str, ...]:
-    """The domain of the sizes that the peer is asked for; () for all."""
+    """The domain of the sizes to ask a peer for; () for all."""
     is_limited = request.profile == "quick" and request.device == "cuda" and peer.sizes
     return (peer.sizes,) if is_limited else ()
 
