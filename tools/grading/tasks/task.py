@@ -23,6 +23,7 @@ _DTYPES: Mapping[str, tuple[Literal["fp32", "bf16", "fp16"], ...]] = {
     "medium": ("fp32", "bf16"),
     "hard": ("fp32", "bf16", "fp16"),
 }
+_DOMAIN = ("tokens <= 131072", "sequences <= 4096")  # past them a correct loop over sequences is too slow to be judged
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class GradingTask:
         return replace(
             usual,
             takes=takes,
+            domain=_DOMAIN,
             gradients=self.gradients,
             dtypes=_DTYPES[self.level],
             promises=promises,
