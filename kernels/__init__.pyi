@@ -2,6 +2,7 @@
 
 from packproof.kernels.attention import attention as attention
 from packproof.kernels.causal_conv1d import causal_conv1d as causal_conv1d
+from packproof.kernels.grouped_mm import grouped_mm as grouped_mm
 from packproof.kernels.hadamard import hadamard as hadamard
 from packproof.kernels.linear_attention import linear_attention as linear_attention
 from packproof.kernels.linear_attention import retention as retention

@@ -8,6 +8,7 @@ from packproof.base.lazy import LazyPackage, export
 _KERNELS = {
     "packproof.kernels.attention": ("attention",),
     "packproof.kernels.causal_conv1d": ("causal_conv1d",),
+    "packproof.kernels.grouped_mm": ("grouped_mm",),
     "packproof.kernels.hadamard": ("hadamard",),
     "packproof.kernels.linear_attention": ("linear_attention", "retention", "simple_gla"),
     "packproof.kernels.quantize_fp8": ("quantize_fp8", "round_fp8"),

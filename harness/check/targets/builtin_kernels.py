@@ -74,6 +74,7 @@ BUILTIN_KERNELS: Mapping[str, BuiltinKernel] = {
     "causal_conv1d_triton": BuiltinKernel(
         "causal_conv1d", "packproof.kernels.causal_conv1d", "causal_conv1d_triton", _DTYPES_WITH_FP64
     ),
+    "grouped_mm": BuiltinKernel("grouped_mm", "packproof.kernels.grouped_mm"),
     "rope": BuiltinKernel("rope", "packproof.kernels.rope", dtypes=_DTYPES_WITH_FP64),
     "hadamard": BuiltinKernel("hadamard", "packproof.kernels.hadamard"),
     "rope_hadamard": BuiltinKernel("rope_hadamard", "packproof.kernels.rope_hadamard"),
