@@ -245,7 +245,8 @@ def _forms_of(dtype: torch.dtype) -> Iterator[Variant]:
         tile = _row_tile(n_rows, 1, dtype)
         constants = {"EXACT": is_exact, "EVEN": is_even, dense: 1, **tile}
         name = f"rows-{label}-{tile['BLOCK_M']}-{'even' if is_even else 'ragged'}-{dense[0]}"
-        yield from _forms(name, _grouped_rows_kernel, pointers, constants, _options(tile))
+        forms = list(_forms(name, _grouped_rows_kernel, pointers, constants, _options(tile)))
+        yield from forms[:1] if is_even else forms  # even sizes are multiples of 16
     tile = _weight_tile(dtype)
     constants = {"EXACT": is_exact, **tile}
     yield from _forms(f"weights-{label}", _grouped_weights_kernel, pointers, constants, _options(tile))

@@ -172,6 +172,7 @@ PEERS: Mapping[str, Peer] = {
         Peer("torch:varlen_attn", "attention", "torch.nn.attention.varlen", _TORCH),
         Peer("torch:flex_attention", "attention", "torch.nn.attention.flex_attention", _TORCH, cpu="forward"),
         Peer("torch:jagged_sdpa", "attention", "torch.nested", _TORCH, cpu="all"),
+        Peer("torch:grouped_mm", "grouped_mm", "torch", _TORCH, cpu="all"),
         Peer("torch:compiled_rope", "rope", "torch", _TORCH, cpu="all"),
         Peer("torch:compiled_conv1d", "causal_conv1d", "torch", _TORCH, cpu="all"),
     )

@@ -295,3 +295,12 @@ def _conv1d(x: Tensor, weight: Tensor, bias: Tensor | None, position: Tensor, ac
         y = y + torch.where(local_position >= lag, padded[tap : tap + len(x)], 0) * weight[:, tap].to(compute_dtype)
     y = functional.silu(y) if activation == "silu" else y
     return torch.where(local_position >= 0, y, 0).to(x.dtype)
+
+
+@kernel(op="grouped_mm", dtypes=("bfloat16", "float16", "float32"), domain=["d % 8 == 0; f % 8 == 0"], slack=False)
+def grouped_mm(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """torch.nn.functional.grouped_mm, since 2.10: CUTLASS on Hopper for bf16, a loop over groups elsewhere.
+
+    Rows start at multiples of 16 bytes.
+    """
+    return functional.grouped_mm(x, weight, offs=cu_seqlens_int32(cu_seqlens, len(x))[1:])

@@ -11,7 +11,10 @@ from packproof.properties.cases.drawing import draw
 from packproof.properties.declarations.promises import Promises
 from packproof.properties.ops.catalogue import OPS
 
-NAMES = ("attention", "causal_conv1d", "linear_attention", "hadamard", "rope", "rope_hadamard", "selective_scan", "ssd")
+NAMES = (
+    *("attention", "causal_conv1d", "grouped_mm", "linear_attention", "hadamard", "rope", "rope_hadamard"),
+    *("selective_scan", "ssd"),
+)
 MODULES = [import_module(f"packproof.kernels.{name}") for name in NAMES]
 pytestmark = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
 

@@ -23,6 +23,7 @@ CALLS = {
     "rope": call(kernels.rope, "rope"),
     "rope_qk": call(kernels.rope_qk, "rope_qk"),
     "round_fp8": call(kernels.round_fp8, "round_fp8"),
+    "grouped_mm": call(kernels.grouped_mm, "grouped_mm"),
     "hadamard": call(kernels.hadamard, "hadamard", k=8),
     "rope_hadamard": call(kernels.rope_hadamard, "rope_hadamard", k=8),
 }
