@@ -10,6 +10,7 @@ import pytest
 import packproof
 from packproof.kernels.attention import PROMISES as ATTENTION
 from packproof.kernels.causal_conv1d import PROMISES as CAUSAL_CONV1D
+from packproof.kernels.grouped_mm import PROMISES as GROUPED_MM
 from packproof.kernels.hadamard import PROMISES as HADAMARD
 from packproof.kernels.linear_attention import PROMISES as LINEAR
 from packproof.kernels.quantize_fp8 import PROMISES as ROUND_FP8
@@ -59,6 +60,13 @@ def test_rope(proof):
 
 @pytest.mark.packproof("packproof.kernels.rope:rope_qk", op="rope_qk", promises=packproof.Promises(**ROPE))
 def test_rope_qk(proof):
+    proof()
+
+
+@pytest.mark.packproof(
+    "packproof.kernels.grouped_mm:grouped_mm", op="grouped_mm", promises=packproof.Promises(**GROUPED_MM)
+)
+def test_grouped_mm(proof):
     proof()
 
 
