@@ -18,6 +18,7 @@ from packproof.base.records import from_row, to_row
 from packproof.bench.kernels.bench import BenchRequest, run_bench
 from packproof.bench.kernels.compare import PROCESSES, TimingComparison, compare
 from packproof.bench.kernels.file import BenchDocument, BenchFile, RowKey, TimedRow, read_bench
+from packproof.bench.kernels.gpu_state import GpuState
 from packproof.bench.kernels.implementations import is_baseline
 from packproof.bench.kernels.layouts import (
     NAMED_LAYOUTS,
@@ -31,6 +32,7 @@ from packproof.bench.kernels.layouts import (
 from packproof.bench.kernels.report import BenchReport
 from packproof.bench.kernels.results import Event, LayoutFinished, SizeProof
 from packproof.bench.kernels.sweep import Growth, Plot
+from packproof.harness.process import visible_gpus
 
 _CPU_TOKENS = 2048
 
@@ -65,7 +67,11 @@ class BenchOutcome:
 
 
 def run_command(request: BenchRequest, outputs: Outputs, write_line: Callable[[str], None]) -> BenchOutcome:
-    """Run the bench and write its reports. Raises UsageError before the first timing if a file is unusable."""
+    """Run the bench and write its reports.
+
+    Raises UsageError before the first timing if a file is unusable, or if a file is asked for and the GPU is in use by
+    another process; PackproofError when the GPU slows itself down: the file ends before that layout.
+    """
     if outputs.plot is not None and outputs.sweep is None:
         raise UsageError("--plot draws a sweep; add --sweep tokens, sequences or longest")
     previous = (
@@ -77,7 +83,11 @@ def run_command(request: BenchRequest, outputs: Outputs, write_line: Callable[[s
     growth = Growth(outputs.sweep) if outputs.sweep is not None else None
     file = BenchFile(outputs.json, outputs.command)
     tally = _Tally()
-    reports: list[Callable[[Event], None]] = [BenchReport(), file, tally, *([growth] if growth else [])]
+    gpu = GpuState(next(iter(visible_gpus()), "0")) if request.device == "cuda" and outputs.json else None
+    if gpu:
+        gpu.require_unshared()
+    observers = (BenchReport(), gpu, file, tally, growth)
+    reports: list[Callable[[Event], None]] = [observer for observer in observers if observer]
     for event in run_bench(replace(request, previous_run=previous)):
         for report in reports:
             report(event)
