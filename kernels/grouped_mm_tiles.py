@@ -69,7 +69,7 @@ def _grouped_rows_kernel(
     """y = x W_j + b_j for a tile of rows of group j, 0 in slack.
 
     x: (t, d), rows of x_stride elements. weight: (s, d, f), by its strides. y: (t, f), contiguous.
-    EVEN: whether D is a multiple of BLOCK_K.
+    EVEN: whether D is a multiple of BLOCK_K. Then no sum that is kept has what is read past the end of rows or columns.
     """
     row_tile, column_tile = _tile_of_program(T // BLOCK_M + S + 1, tl.cdiv(F, BLOCK_N))
     group, first_row, end = _group_of_tile(cu_seqlens, S, T, row_tile, BLOCK_M)
@@ -87,8 +87,8 @@ def _grouped_rows_kernel(
         )
         for d in range(0, D, BLOCK_K):
             if EVEN:
-                a = tl.load(x_tile, mask=row_mask, other=0.0)
-                b = tl.load(w_tile, mask=column_mask, other=0.0)
+                a = tl.load(x_tile, mask=row_mask)
+                b = tl.load(w_tile, mask=column_mask)
             else:
                 a = tl.load(x_tile, mask=row_mask & (d + k < D)[None, :], other=0.0)
                 b = tl.load(w_tile, mask=column_mask & (d + k < D)[:, None], other=0.0)
@@ -96,8 +96,8 @@ def _grouped_rows_kernel(
             x_tile += BLOCK_K
             w_tile += BLOCK_K * d_stride
         if has_bias != 0:
-            b_j = tl.load(bias + group.to(tl.int64) * F + column, mask=column < F, other=0.0)
-            total += b_j.to(tl.float32)[None, :]
+            b_j = tl.load(bias + group.to(tl.int64) * F + column, mask=column < F)
+            total += b_j[None, :]
     target = y + row.to(tl.int64)[:, None] * F + column[None, :]
     tl.store(target, total.to(y.dtype.element_ty), mask=row_mask & column_mask)
 
@@ -146,7 +146,7 @@ def _grouped_sums_kernel(
     for first in range(start, end, BLOCK_T):
         t = first + tl.arange(0, BLOCK_T)
         tile = dy + t.to(tl.int64)[:, None] * dy_stride + f[None, :]
-        total += tl.load(tile, mask=(t < end)[:, None] & (f < F)[None, :], other=0.0).to(tl.float32)
+        total += tl.load(tile, mask=(t < end)[:, None] & (f < F)[None, :], other=0.0)
     tl.store(dbias + group.to(tl.int64) * F + f, tl.sum(total, 0).to(dbias.dtype.element_ty), mask=f < F)
 
 
