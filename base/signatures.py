@@ -153,6 +153,13 @@ ROPE_HADAMARD = Signature(
 
 QUANTIZE_FP8 = Signature(op="quantize_fp8", inputs={"x": "t h k"})  # no outputs: fp8 is not a dtype of ops
 ROUND_FP8 = Signature(op="round_fp8", inputs={"x": "t h k"}, outputs={"y": "t h k"})
+QUANTIZE_BLOCKS = Signature(
+    op="quantize_blocks",
+    inputs={"x": "t d"},
+    outputs={"values": "t d", "scales": "t d"},
+    options={"block_format": ("mxfp8", "mxfp8_up", "mxfp4", "nvfp4", "fp8"), "along": ("rows", "columns", "squares")},
+    fixed=frozenset({"scales"}),
+)
 
 ATTENTION = Signature(
     op="attention",
@@ -399,6 +406,6 @@ SIGNATURES: Mapping[str, Signature] = {
         *(TOKEN_LOGPROBS, TOKEN_ENTROPY, KL_DIVERGENCE, MULTI_TOKEN_CROSS_ENTROPY),
         *(POLICY_LOSS, POLICY_LOSS_SEQUENCES, DPO_LOSS),
         *(ROUTER_LOAD, ROUTER_BALANCE_LOSS_PACK, ROUTER_BALANCE_LOSS_SEQUENCES, ROUTER_Z_LOSS),
-        *(GROUPED_MM, MIXTURE_OF_EXPERTS),
+        *(GROUPED_MM, MIXTURE_OF_EXPERTS, QUANTIZE_BLOCKS),
     )
 }

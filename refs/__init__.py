@@ -8,6 +8,7 @@ from packproof.base.lazy import export
 if TYPE_CHECKING:
     from packproof.base.errors import ArgumentError, LayoutError, PackproofError, UsageError
     from packproof.refs.attention import attention
+    from packproof.refs.blocks.quantize import quantize_blocks
     from packproof.refs.convolution import causal_conv1d, causal_conv1d_step
     from packproof.refs.delta_rule import (
         delta_rule,
@@ -144,6 +145,7 @@ __all__ = [
     "policy_loss",
     "policy_loss_sequences",
     "position_ids_from_cu_seqlens",
+    "quantize_blocks",
     "quantize_fp8",
     "random_signs",
     "retention",
@@ -207,6 +209,7 @@ export(
             "PackproofError",
             "UsageError",
         ),
+        "packproof.refs.blocks.quantize": ("quantize_blocks",),
         "packproof.refs.drafts": (
             "causal_conv1d_verify",
             "gated_delta_rule_verify",

@@ -31,6 +31,16 @@ from packproof.base.errors import ArgumentError
 from packproof.properties.bounds.running_sums import prefix_sums, sequence_start_values
 from packproof.properties.bounds.with_derivative import with_derivative
 from packproof.properties.declarations.promises import Promises
+from packproof.refs.blocks.formats import (
+    E4M3,
+    FORMATS,
+    Element,
+    block_scales,
+    divided_by_scales,
+    round_to_element,
+    spacing,
+)
+from packproof.refs.blocks.quantize import groups_of_blocks
 from packproof.refs.low_precision import BLOCK
 from packproof.refs.recurrence import (
     expand_groups,
@@ -47,6 +57,7 @@ MagnitudeOp = Callable[..., Any]
 UNDERFLOW = 2.0**-100
 MAX_EXPONENT = 746.0  # exp(-746) is 0 in float64 too: the rounding of a smaller exponent adds no error
 _CHUNK = 64  # tokens
+_TIE = 2.0**-20  # relative: 16 units of fp32
 
 
 def causal_conv1d(
@@ -113,6 +124,35 @@ def rope_hadamard(
 def round_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> Tensor:
     """Magnitude op of `refs.round_fp8`. Its only term is the rounded value itself."""
     return refs.round_fp8(x, cu_seqlens=cu_seqlens, block=block).abs()
+
+
+def quantize_blocks(
+    x: Tensor, *, cu_seqlens: Tensor, block_format: str = "mxfp8", along: str = "rows"
+) -> tuple[Tensor, Tensor]:
+    """Magnitude op of `refs.quantize_blocks`: its terms are its results, infinite beside a tie.
+
+    Dividing by a power of two rounds nothing. Any other quotient of a kernel is off by a few units of fp32. Where it
+    lies so close to the middle of two numbers, it may become either of them. The same holds for an e4m3 scale, on which
+    all elements of its block depend. That concerns one element in some 10,000, and there any result is allowed.
+    """
+    form, values, scales = FORMATS[block_format], [], []
+    for group, maxima, g in groups_of_blocks(x.detach(), cu_seqlens, form, along):
+        scale = block_scales(maxima, form, g) * g
+        quotients = divided_by_scales(group, scale)
+        scale_ties = torch.zeros_like(group, dtype=torch.bool)
+        if form.scale == "e4m3":
+            scale_ties = _is_near_tie(maxima / form.element.largest / g, E4M3)
+        ties = scale_ties if form.has_exact_quotients else scale_ties | _is_near_tie(quotients, form.element)
+        values.append(round_to_element(quotients, form.element).abs().masked_fill(ties, torch.inf))
+        scales.append(scale.masked_fill(scale_ties, torch.inf))
+    return join_sequences(values, x), join_sequences(scales, x)
+
+
+def _is_near_tie(quotients: Tensor, element: Element) -> Tensor:
+    """Whether a quotient lies within `_TIE` of the middle of two numbers."""
+    step = spacing(quotients, element)
+    middle = ((quotients / step).floor() + 0.5) * step
+    return (quotients - middle).abs() <= _TIE * quotients.abs()
 
 
 def selective_scan(**arguments: Any) -> Any:

@@ -139,6 +139,7 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
 _IN_ANY_REGIME: Mapping[str, Callable[[tuple[int, ...], torch.Generator], Tensor]] = {
     "distinct": values.distinct_values,
     "choice": lambda size, g: values.distinct_values(size, g) / 32,
+    "octaves": values.octaves,
     "sign": lambda size, g: 1.0 - 2.0 * torch.randint(2, size, generator=g),
     "unit": lambda size, g: 2 * torch.rand(size, generator=g, dtype=torch.float64) - 1,
 }

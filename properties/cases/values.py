@@ -42,6 +42,13 @@ def _latin_squares(rows: int, columns: int, g: torch.Generator) -> Tensor:
     return permutations[row // n, column // n, (row + starts) % n]
 
 
+def octaves(size: tuple[int, ...], g: torch.Generator) -> Tensor:
+    """Normal numbers times a power of two from 2^-6 to 2^6, one for each 8 channels of a row."""
+    runs = torch.randint(-6, 7, (*size[:-1], -(-size[-1] // 8)), generator=g)
+    exponents = runs.repeat_interleave(8, -1)[..., : size[-1]]
+    return torch.ldexp(torch.randn(size, generator=g, dtype=torch.float64), exponents)
+
+
 def decay(size: tuple[int, ...], g: torch.Generator, regime: str, *, tokens: bool) -> Tensor:
     """Decay rates below 0. Under long decay 10 to 1,000 times slower: some lose a part over a chunk, others nothing.
 

@@ -156,6 +156,17 @@ _ROUND_FP8 = op_of_signature(
 )
 ROUND_FP8 = replace(_ROUND_FP8, constants=frozenset(_ROUND_FP8.inputs))
 
+_QUANTIZE_BLOCKS = op_of_signature(
+    signatures.QUANTIZE_BLOCKS,
+    reference=refs.quantize_blocks,
+    absolute=magnitude_ops.quantize_blocks,
+    sizes=({"d": 32}, {"d": 40}, {"d": 3}, {"d": 160}),
+    model_sizes=({"d": 2048}, {"d": 1000}),
+    draws={"x": "octaves"},
+    causal=False,  # a scale is that of a block
+)
+QUANTIZE_BLOCKS = replace(_QUANTIZE_BLOCKS, constants=frozenset(_QUANTIZE_BLOCKS.inputs))
+
 ATTENTION = op_of_signature(
     signatures.ATTENTION,
     reference=refs.attention,
@@ -338,7 +349,7 @@ OPS: dict[str, Op] = {
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
         *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
-        *(CACHE_WRITE, GROUPED_MM, MIXTURE_OF_EXPERTS),
+        *(CACHE_WRITE, GROUPED_MM, MIXTURE_OF_EXPERTS, QUANTIZE_BLOCKS),
         *LOSSES,
     )
 }
