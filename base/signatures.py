@@ -386,6 +386,14 @@ ROUTER_Z_LOSS = Signature(
 )  # fmt: skip
 
 GROUPED_MM = Signature(op="grouped_mm", inputs={"x": "t d", "weight": "s d f", "bias": "s f?"}, outputs={"y": "t f"})
+SCALED_GROUPED_MM = Signature(
+    op="scaled_grouped_mm",
+    inputs={"x": "t d", "x_scales": "t b", "weight": "s d f", "weight_scales": "s b bf", "alpha": "s?"},
+    outputs={"y": "t f"},
+    options={"block_format": ("mxfp4", "mxfp8", "nvfp4", "fp8")},
+    fixed=frozenset({"x_scales", "weight_scales", "alpha"}),
+    groups={"b": "d"},
+)
 MIXTURE_OF_EXPERTS = Signature(
     op="mixture_of_experts",
     inputs={"x": "t d", "logits": "t e", "w_gate": "e d f", "w_up": "e d f", "w_down": "e f d"},
@@ -406,6 +414,6 @@ SIGNATURES: Mapping[str, Signature] = {
         *(TOKEN_LOGPROBS, TOKEN_ENTROPY, KL_DIVERGENCE, MULTI_TOKEN_CROSS_ENTROPY),
         *(POLICY_LOSS, POLICY_LOSS_SEQUENCES, DPO_LOSS),
         *(ROUTER_LOAD, ROUTER_BALANCE_LOSS_PACK, ROUTER_BALANCE_LOSS_SEQUENCES, ROUTER_Z_LOSS),
-        *(GROUPED_MM, MIXTURE_OF_EXPERTS, QUANTIZE_BLOCKS),
+        *(GROUPED_MM, SCALED_GROUPED_MM, MIXTURE_OF_EXPERTS, QUANTIZE_BLOCKS),
     )
 }

@@ -8,7 +8,9 @@ from packproof.base.lazy import export
 if TYPE_CHECKING:
     from packproof.base.errors import ArgumentError, LayoutError, PackproofError, UsageError
     from packproof.refs.attention import attention
+    from packproof.refs.blocks.product import scaled_grouped_mm
     from packproof.refs.blocks.quantize import quantize_blocks
+    from packproof.refs.blocks.scale_layouts import pad_scales, swizzle_scales, unpad_scales, unswizzle_scales
     from packproof.refs.convolution import causal_conv1d, causal_conv1d_step
     from packproof.refs.delta_rule import (
         delta_rule,
@@ -141,6 +143,7 @@ __all__ = [
     "pack_in_order",
     "pack_with_split",
     "packs_of",
+    "pad_scales",
     "padding_rate",
     "policy_loss",
     "policy_loss_sequences",
@@ -159,6 +162,7 @@ __all__ = [
     "router_balance_loss_sequences",
     "router_load",
     "router_z_loss",
+    "scaled_grouped_mm",
     "segsum",
     "segsum_unstable",
     "selective_scan",
@@ -179,9 +183,12 @@ __all__ = [
     "ssd_step",
     "ssd_update",
     "ssd_verify",
+    "swizzle_scales",
     "token_entropy",
     "token_logprobs",
     "unpack",
+    "unpad_scales",
+    "unswizzle_scales",
 ]
 
 export(
@@ -209,7 +216,14 @@ export(
             "PackproofError",
             "UsageError",
         ),
+        "packproof.refs.blocks.product": ("scaled_grouped_mm",),
         "packproof.refs.blocks.quantize": ("quantize_blocks",),
+        "packproof.refs.blocks.scale_layouts": (
+            "pad_scales",
+            "swizzle_scales",
+            "unpad_scales",
+            "unswizzle_scales",
+        ),
         "packproof.refs.drafts": (
             "causal_conv1d_verify",
             "gated_delta_rule_verify",

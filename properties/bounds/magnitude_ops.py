@@ -107,6 +107,13 @@ def grouped_mm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seql
     )
 
 
+def scaled_grouped_mm(
+    x: Tensor, x_scales: Tensor, weight: Tensor, weight_scales: Tensor, alpha: Tensor | None = None, **options: Any
+) -> Tensor:
+    """Magnitude op of `refs.scaled_grouped_mm`: linear in each input. Products of 8-bit numbers are exact in fp32."""
+    return refs.scaled_grouped_mm(magnitude(x), x_scales, magnitude(weight), weight_scales, alpha, **options)
+
+
 def hadamard(x: Tensor, signs: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:
     """Magnitude op of `refs.hadamard`: with |H| = 1 everywhere, the sum of the absolute channels over √k."""
     terms = magnitude(x) if signs is None else magnitude(x) * magnitude(signs)

@@ -330,6 +330,27 @@ GROUPED_MM = op_of_signature(
     flops=flops.grouped_mm,
 )
 
+_SCALED_GROUPED_MM = op_of_signature(
+    signatures.SCALED_GROUPED_MM,
+    reference=refs.scaled_grouped_mm,
+    absolute=magnitude_ops.scaled_grouped_mm,
+    sizes=(
+        {"d": 64, "b": 2, "f": 5, "bf": 5},
+        {"d": 48, "b": 3, "f": 16, "bf": 16},
+        {"d": 256, "b": 2, "f": 128, "bf": 1},
+        {"d": 160, "b": 5, "f": 12, "bf": 12},
+        {"d": 1, "b": 1, "f": 1, "bf": 1},
+    ),
+    model_sizes=({"d": 2048, "b": 64, "f": 768, "bf": 768}, {"d": 2048, "b": 16, "f": 768, "bf": 6}),
+    conditions=("f % bf == 0",),
+    draws={
+        **{"x": "element|block_format", "weight": "element|block_format"},
+        **{"x_scales": "scale|block_format", "weight_scales": "scale|block_format", "alpha": "step"},
+    },
+    flops=flops.grouped_mm,
+)
+SCALED_GROUPED_MM = replace(_SCALED_GROUPED_MM, constants=frozenset(_SCALED_GROUPED_MM.inputs))
+
 MIXTURE_OF_EXPERTS = op_of_signature(
     signatures.MIXTURE_OF_EXPERTS,
     reference=refs.mixture_of_experts,
@@ -349,7 +370,7 @@ OPS: dict[str, Op] = {
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
         *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
-        *(CACHE_WRITE, GROUPED_MM, MIXTURE_OF_EXPERTS, QUANTIZE_BLOCKS),
+        *(CACHE_WRITE, GROUPED_MM, SCALED_GROUPED_MM, MIXTURE_OF_EXPERTS, QUANTIZE_BLOCKS),
         *LOSSES,
     )
 }
