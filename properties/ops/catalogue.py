@@ -160,7 +160,7 @@ _QUANTIZE_BLOCKS = op_of_signature(
     signatures.QUANTIZE_BLOCKS,
     reference=refs.quantize_blocks,
     absolute=magnitude_ops.quantize_blocks,
-    sizes=({"d": 32}, {"d": 40}, {"d": 3}, {"d": 160}),
+    sizes=({"d": 160}, {"d": 32}, {"d": 40}, {"d": 3}, {"d": 136}),
     model_sizes=({"d": 2048}, {"d": 1000}),
     draws={"x": "octaves"},
     causal=False,  # a scale is that of a block
