@@ -401,6 +401,13 @@ MIXTURE_OF_EXPERTS = Signature(
     options={"normalize": _FLAG},
     float32=frozenset({"logits"}),
 )
+DISPATCH_COMBINE = Signature(
+    op="dispatch_combine",
+    inputs={"x": "t d", "logits": "t e", "gain": "e d"},
+    outputs={"y": "t d"},
+    options={"normalize": _FLAG},
+    float32=frozenset({"logits"}),
+)
 
 SIGNATURES: Mapping[str, Signature] = {
     signature.op: signature
@@ -414,6 +421,6 @@ SIGNATURES: Mapping[str, Signature] = {
         *(TOKEN_LOGPROBS, TOKEN_ENTROPY, KL_DIVERGENCE, MULTI_TOKEN_CROSS_ENTROPY),
         *(POLICY_LOSS, POLICY_LOSS_SEQUENCES, DPO_LOSS),
         *(ROUTER_LOAD, ROUTER_BALANCE_LOSS_PACK, ROUTER_BALANCE_LOSS_SEQUENCES, ROUTER_Z_LOSS),
-        *(GROUPED_MM, SCALED_GROUPED_MM, MIXTURE_OF_EXPERTS, QUANTIZE_BLOCKS),
+        *(GROUPED_MM, SCALED_GROUPED_MM, MIXTURE_OF_EXPERTS, DISPATCH_COMBINE, QUANTIZE_BLOCKS),
     )
 }

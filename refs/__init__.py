@@ -8,9 +8,6 @@ from packproof.base.lazy import export
 if TYPE_CHECKING:
     from packproof.base.errors import ArgumentError, LayoutError, PackproofError, UsageError
     from packproof.refs.attention import attention
-    from packproof.refs.blocks.product import scaled_grouped_mm
-    from packproof.refs.blocks.quantize import quantize_blocks
-    from packproof.refs.blocks.scale_layouts import pad_scales, swizzle_scales, unpad_scales, unswizzle_scales
     from packproof.refs.convolution import causal_conv1d, causal_conv1d_step
     from packproof.refs.delta_rule import (
         delta_rule,
@@ -30,7 +27,11 @@ if TYPE_CHECKING:
         selective_scan_verify,
         ssd_verify,
     )
-    from packproof.refs.experts import grouped_mm, mixture_of_experts
+    from packproof.refs.groups.experts import grouped_mm, mixture_of_experts
+    from packproof.refs.groups.permute import dispatch_combine, moe_permute, moe_unpermute
+    from packproof.refs.groups.product import scaled_grouped_mm
+    from packproof.refs.groups.quantize import quantize_blocks
+    from packproof.refs.groups.scale_layouts import pad_scales, swizzle_scales, unpad_scales, unswizzle_scales
     from packproof.refs.hadamard import hadamard, random_signs, rope_hadamard
     from packproof.refs.linear_attention import (
         linear_attention,
@@ -115,6 +116,7 @@ __all__ = [
     "delta_rule_chunked",
     "delta_rule_step",
     "dequantize_fp8",
+    "dispatch_combine",
     "dpo_loss",
     "gated_delta_rule",
     "gated_delta_rule_chunked",
@@ -135,6 +137,8 @@ __all__ = [
     "linear_attention_step",
     "linear_cross_entropy",
     "mixture_of_experts",
+    "moe_permute",
+    "moe_unpermute",
     "multi_token_cross_entropy",
     "over_time",
     "pack",
@@ -216,9 +220,10 @@ export(
             "PackproofError",
             "UsageError",
         ),
-        "packproof.refs.blocks.product": ("scaled_grouped_mm",),
-        "packproof.refs.blocks.quantize": ("quantize_blocks",),
-        "packproof.refs.blocks.scale_layouts": (
+        "packproof.refs.groups.permute": ("dispatch_combine", "moe_permute", "moe_unpermute"),
+        "packproof.refs.groups.product": ("scaled_grouped_mm",),
+        "packproof.refs.groups.quantize": ("quantize_blocks",),
+        "packproof.refs.groups.scale_layouts": (
             "pad_scales",
             "swizzle_scales",
             "unpad_scales",
@@ -231,7 +236,7 @@ export(
             "selective_scan_verify",
             "ssd_verify",
         ),
-        "packproof.refs.experts": (
+        "packproof.refs.groups.experts": (
             "grouped_mm",
             "mixture_of_experts",
         ),

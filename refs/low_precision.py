@@ -15,7 +15,7 @@ from packproof.base.arguments import bind, check_floats, whole_number
 from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.signatures import QUANTIZE_FP8, ROUND_FP8
 from packproof.refs.attention import attention
-from packproof.refs.blocks.formats import E4M3, round_to_element
+from packproof.refs.groups.formats import E4M3, round_to_element
 from packproof.refs.hadamard import hadamard
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
 

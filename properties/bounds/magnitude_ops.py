@@ -31,7 +31,7 @@ from packproof.base.errors import ArgumentError
 from packproof.properties.bounds.running_sums import prefix_sums, sequence_start_values
 from packproof.properties.bounds.with_derivative import with_derivative
 from packproof.properties.declarations.promises import Promises
-from packproof.refs.blocks.formats import (
+from packproof.refs.groups.formats import (
     E4M3,
     FORMATS,
     Element,
@@ -40,7 +40,7 @@ from packproof.refs.blocks.formats import (
     round_to_element,
     spacing,
 )
-from packproof.refs.blocks.quantize import groups_of_blocks
+from packproof.refs.groups.quantize import groups_of_blocks
 from packproof.refs.low_precision import BLOCK
 from packproof.refs.recurrence import (
     expand_groups,
@@ -112,6 +112,37 @@ def scaled_grouped_mm(
 ) -> Tensor:
     """Magnitude op of `refs.scaled_grouped_mm`: linear in each input. Products of 8-bit numbers are exact in fp32."""
     return refs.scaled_grouped_mm(magnitude(x), x_scales, magnitude(weight), weight_scales, alpha, **options)
+
+
+def dispatch_combine(
+    x: Tensor,
+    logits: Tensor,
+    gain: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    top: int = 2,
+    normalize: bool = False,
+    capacity: int | None = None,
+) -> Tensor:
+    """Magnitude op of `refs.dispatch_combine`.
+
+    A softmax p has the slopes p_i (|dp_i| + Σ p_j |dp_j|), and weights w of the sum S their own, 1 / S (|dw_i| +
+    Σ w_j |dw_j|): where the differences are 0, a kernel may still have their roundings.
+    """
+    n, rows, terms = int(cu_seqlens[-1]), magnitude(x), magnitude(logits)[: int(cu_seqlens[-1])]
+    p = logits[:n].detach().softmax(-1)
+    experts = p.topk(top, -1).indices
+    weights = with_derivative(p, p * (terms + (p * terms).sum(-1, keepdim=True))).gather(-1, experts)
+    if normalize:
+        total = weights.detach().sum(-1, keepdim=True)
+        w = weights.detach() / total
+        weights = with_derivative(w, (weights + w * weights.sum(-1, keepdim=True)) / total)
+    sent, pairs, offsets = refs.moe_permute(
+        rows[:n], experts, n_experts=len(gain), cu_seqlens=cu_seqlens, capacity=capacity
+    )
+    expert_of_row = torch.arange(len(gain)).repeat_interleave(offsets.diff())
+    y: Tensor = refs.moe_unpermute(sent * magnitude(gain)[expert_of_row], pairs, weights)
+    return torch.cat([y, rows.new_zeros(len(x) - n, x.shape[1])])
 
 
 def hadamard(x: Tensor, signs: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from packproof.properties.cases.case import HARD_DECAY, STRONG_GATES
-from packproof.refs.blocks.formats import FORMATS, round_to_element
+from packproof.refs.groups.formats import FORMATS, round_to_element
 
 _DISTINCT_VALUES = 3840
 _STRENGTHS = (1e4, 1e9, 1e20)

@@ -363,6 +363,17 @@ MIXTURE_OF_EXPERTS = op_of_signature(
     flops=flops.mixture_of_experts,
 )
 
+DISPATCH_COMBINE = op_of_signature(
+    signatures.DISPATCH_COMBINE,
+    reference=refs.dispatch_combine,
+    absolute=magnitude_ops.dispatch_combine,
+    options={"top": (2, 1), "capacity": (None, 1, 3)},
+    sizes=({"d": 3, "e": 4}, {"d": 1, "e": 2}, {"d": 16, "e": 6}),
+    conditions=("e >= 2",),
+    model_sizes=({"d": 256, "e": 8}, {"d": 100, "e": 33}),
+    draws={"logits": "choice"},
+)
+
 OPS: dict[str, Op] = {
     op.name: op
     for op in (
@@ -370,7 +381,7 @@ OPS: dict[str, Op] = {
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
         *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
-        *(CACHE_WRITE, GROUPED_MM, SCALED_GROUPED_MM, MIXTURE_OF_EXPERTS, QUANTIZE_BLOCKS),
+        *(CACHE_WRITE, GROUPED_MM, SCALED_GROUPED_MM, MIXTURE_OF_EXPERTS, DISPATCH_COMBINE, QUANTIZE_BLOCKS),
         *LOSSES,
     )
 }

@@ -22,6 +22,7 @@ CALLS = {
     "mixture_of_experts": call(refs.mixture_of_experts, "mixture_of_experts"),
     "grouped_mm": call(refs.grouped_mm, "grouped_mm"),
     "scaled_grouped_mm": call(refs.scaled_grouped_mm, "scaled_grouped_mm", bf=2),
+    "dispatch_combine": call(refs.dispatch_combine, "dispatch_combine"),
     "quantize_blocks": call(refs.quantize_blocks, "quantize_blocks"),
     "hadamard": call(refs.hadamard, "hadamard", k=8),
     "rope_hadamard": call(refs.rope_hadamard, "rope_hadamard", k=8),

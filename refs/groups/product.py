@@ -5,7 +5,7 @@ from torch import Tensor
 from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.signatures import SCALED_GROUPED_MM
 from packproof.base.wording import plural
-from packproof.refs.experts import grouped_mm
+from packproof.refs.groups.experts import grouped_mm
 from packproof.refs.recurrence import checked_arguments, join_sequences, split_sequences, to_compute_dtype
 
 

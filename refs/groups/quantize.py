@@ -7,7 +7,7 @@ from torch import Tensor
 
 from packproof.base.errors import checked_call
 from packproof.base.signatures import QUANTIZE_BLOCKS
-from packproof.refs.blocks.formats import (
+from packproof.refs.groups.formats import (
     FORMATS,
     BlockFormat,
     block_scales,
@@ -29,7 +29,7 @@ def quantize_blocks(
     x: (t, d) in fp64, fp32, bf16 or fp16.
     cu_seqlens: int32 or int64 (s + 1,), the offsets of the groups.
     block_format: "mxfp8", "mxfp8_up", "mxfp4", "nvfp4" or "fp8", with blocks of B = 32, 32, 32, 16 or 128 elements.
-        `packproof.refs.blocks.formats` has their sources.
+        `packproof.refs.groups.formats` has their sources.
     along: "rows" for blocks of 1 x B, "columns" for B rows of one channel, "squares" for B x B.
 
     Returns values (t, d), numbers of the format in x's dtype, and scales (t, d) in fp32 (fp64 for fp64 x), each element
