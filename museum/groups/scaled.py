@@ -17,7 +17,7 @@ CHANNELS = 32  # of a step along the channels
 _SCALES = {"mxfp8": torch.float8_e8m0fnu, "mxfp4": torch.float8_e8m0fnu, "nvfp4": torch.float8_e4m3fn}
 
 
-class _Buffer(NamedTuple):
+class _ScaleBuffer(NamedTuple):
     """The scales of rows as a kernel gets them."""
 
     numbers: Tensor
@@ -31,7 +31,7 @@ def _address(row: Tensor, column: Tensor, columns: int) -> Tensor:
     return tile * TILE * COLUMNS + row % QUARTER * 16 + row % TILE // QUARTER * COLUMNS + column % COLUMNS
 
 
-def _buffer(scales: Tensor, offsets: list[int], block_format: str) -> _Buffer:
+def _buffer(scales: Tensor, offsets: list[int], block_format: str) -> _ScaleBuffer:
     """What the host hands over."""
     columns, starts = -(-scales.shape[1] // COLUMNS) * COLUMNS, [0]
     for first, last in pairwise(offsets):
@@ -40,10 +40,10 @@ def _buffer(scales: Tensor, offsets: list[int], block_format: str) -> _Buffer:
     for (first, last), start in zip(pairwise(offsets), starts, strict=False):
         rows, column = start + torch.arange(last - first)[:, None], torch.arange(scales.shape[1])
         numbers[_address(rows, column, columns)] = scales[first:last]
-    return _Buffer(numbers.to(_SCALES.get(block_format, scales.dtype)).to(scales.dtype), columns, starts)
+    return _ScaleBuffer(numbers.to(_SCALES.get(block_format, scales.dtype)).to(scales.dtype), columns, starts)
 
 
-def _read(buffer: _Buffer, rows: Tensor, column: int, bug: str) -> Tensor:
+def _read(buffer: _ScaleBuffer, rows: Tensor, column: int, bug: str) -> Tensor:
     """The scales of padded rows in one column (n, 1)."""
     columns = torch.full_like(rows, column)
     if bug == "scales_of_the_next_row":
@@ -101,7 +101,7 @@ def _matrix_scales(scales: Tensor, bug: str) -> Tensor:
 
 
 def _by_blocks(
-    x: Tensor, buffer: _Buffer, place: Tensor, matrix: Tensor, scales: Tensor, blocks: int, bug: str
+    x: Tensor, buffer: _ScaleBuffer, place: Tensor, matrix: Tensor, scales: Tensor, blocks: int, bug: str
 ) -> Tensor:
     """Block after block of channels, in steps of at most CHANNELS: products of numbers, then both scales."""
     (d, f), bf = matrix.shape, scales.shape[1]
@@ -123,7 +123,7 @@ def _end(first: int, step: int, size: int) -> int:
 
 
 def _dequantized(
-    x: Tensor, buffer: _Buffer, place: Tensor, matrix: Tensor, scales: Tensor, blocks: int, bug: str
+    x: Tensor, buffer: _ScaleBuffer, place: Tensor, matrix: Tensor, scales: Tensor, blocks: int, bug: str
 ) -> Tensor:
     """Both operands multiplied by their scales first."""
     (d, f), (b, bf) = matrix.shape, scales.shape
@@ -133,7 +133,7 @@ def _dequantized(
 
 
 def _row_by_row(
-    x: Tensor, buffer: _Buffer, place: Tensor, matrix: Tensor, scales: Tensor, blocks: int, bug: str
+    x: Tensor, buffer: _ScaleBuffer, place: Tensor, matrix: Tensor, scales: Tensor, blocks: int, bug: str
 ) -> Tensor:
     """One row at a time, all its blocks at once."""
     (d, f), bf = matrix.shape, scales.shape[1]

@@ -367,7 +367,7 @@ DISPATCH_COMBINE = op_of_signature(
     signatures.DISPATCH_COMBINE,
     reference=refs.dispatch_combine,
     absolute=magnitude_ops.dispatch_combine,
-    options={"top": (2, 1), "capacity": (None, 1, 3)},
+    options={"top": (2, 1), "capacity": (None, 1, 12)},
     sizes=({"d": 3, "e": 4}, {"d": 1, "e": 2}, {"d": 16, "e": 6}),
     conditions=("e >= 2",),
     model_sizes=({"d": 256, "e": 8}, {"d": 100, "e": 33}),
