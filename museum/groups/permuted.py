@@ -19,8 +19,8 @@ def _ranks(experts: Tensor, n_experts: int) -> Tensor:
     return before
 
 
-def _is_taken(experts: Tensor, offsets: list[int], n_experts: int, capacity: int | None, bug: str) -> Tensor:
-    """Whether its expert takes each pair (n k,)."""
+def _is_sent(experts: Tensor, offsets: list[int], n_experts: int, capacity: int | None, bug: str) -> Tensor:
+    """Whether each pair is sent to its expert (n k,)."""
     if capacity is None:
         return torch.ones(experts.numel(), dtype=torch.bool)
     limit = capacity + 1 if bug == "one_pair_too_many" else capacity
@@ -51,13 +51,13 @@ class _Dispatch(torch.autograd.Function):
         return dx, None, None, None
 
 
-def _sorted_pairs(experts: Tensor, taken: Tensor, n_experts: int, bug: str) -> Tensor:
-    """The taken pairs by expert. Dropped ones are behind them, or before them with a bug of signed numbers."""
-    of_pairs = torch.where(taken, experts.flatten(), -1 if bug == "dropped_pairs_first" else n_experts)
+def _sorted_pairs(experts: Tensor, sent: Tensor, n_experts: int, bug: str) -> Tensor:
+    """The pairs that are sent, by expert. Dropped ones come after them, or before them with a bug of signed numbers."""
+    of_pairs = torch.where(sent, experts.flatten(), -1 if bug == "dropped_pairs_first" else n_experts)
     order = of_pairs.argsort(stable=True)
     if bug == "permutation_for_its_inverse":
         order = order.argsort(stable=True)
-    return order[: int(taken.sum())]
+    return order[: int(sent.sum())]
 
 
 def dispatch_combine(
@@ -80,32 +80,32 @@ def dispatch_combine(
     weights = p.gather(-1, experts)
     if normalize:
         weights = weights / weights.sum(-1, keepdim=True)
-    taken = _is_taken(experts, offsets, len(gain), capacity, bug)
-    y = _FORMS[form](rows, experts, weights, taken, gains, bug)
+    sent = _is_sent(experts, offsets, len(gain), capacity, bug)
+    y = _FORMS[form](rows, experts, weights, sent, gains, bug)
     return torch.cat([y, rows.new_zeros(len(x) - len(y), x.shape[1])]).to(x.dtype)
 
 
-def _by_sort(x: Tensor, experts: Tensor, weights: Tensor, taken: Tensor, gain: Tensor, bug: str) -> Tensor:
-    pairs = _sorted_pairs(experts, taken, len(gain), bug)
-    counts = torch.bincount(experts.flatten()[taken], minlength=len(gain))
+def _by_sort(x: Tensor, experts: Tensor, weights: Tensor, sent: Tensor, gain: Tensor, bug: str) -> Tensor:
+    pairs = _sorted_pairs(experts, sent, len(gain), bug)
+    counts = torch.bincount(experts.flatten()[sent], minlength=len(gain))
     expert_of_row = torch.arange(len(gain)).repeat_interleave(counts)
     rows = _Dispatch.apply(x, pairs, experts.shape[1], bug) * gain[expert_of_row]  # type: ignore[no-untyped-call]
     parts = rows * weights.flatten()[pairs, None]
     return torch.zeros_like(x).index_add(0, pairs // experts.shape[1], parts)
 
 
-def _dense(x: Tensor, experts: Tensor, weights: Tensor, taken: Tensor, gain: Tensor, _bug: str) -> Tensor:
+def _dense(x: Tensor, experts: Tensor, weights: Tensor, sent: Tensor, gain: Tensor, _bug: str) -> Tensor:
     """The weights of all experts, times their gains: 0 for those that do not take a token."""
-    share = x.new_zeros(len(x), len(gain)).scatter_add(-1, experts, weights * taken.view_as(weights))
+    share = x.new_zeros(len(x), len(gain)).scatter_add(-1, experts, weights * sent.view_as(weights))
     return x * (share @ gain)
 
 
-def _by_choice(x: Tensor, experts: Tensor, weights: Tensor, taken: Tensor, gain: Tensor, _bug: str) -> Tensor:
+def _by_choice(x: Tensor, experts: Tensor, weights: Tensor, sent: Tensor, gain: Tensor, _bug: str) -> Tensor:
     """Choice after choice of all tokens."""
     y = torch.zeros_like(x)
     for i in range(experts.shape[1]):
         part = x * gain[experts[:, i]] * weights[:, i, None]
-        y = y + torch.where(taken.view_as(weights)[:, i, None], part, 0)
+        y = y + torch.where(sent.view_as(weights)[:, i, None], part, 0)
     return y
 
 

@@ -66,9 +66,9 @@ def _groups(x: Tensor, offsets: list[int], along: str, bug: str) -> Iterator[tup
     """The rows of each group, and what they hold."""
     if bug == "blocks_of_the_pack" and along != "rows":
         offsets = [0, offsets[-1]]
-    for first, last in pairwise(offsets):
-        if first < last:
-            yield slice(first, last), x[first:last]
+    for start, end in pairwise(offsets):
+        if start < end:
+            yield slice(start, end), x[start:end]
 
 
 def quantize_blocks(

@@ -5,6 +5,7 @@ them: a tile has 128 rows, of which r, r + 32, r + 64 and r + 96 lie side by sid
 """
 
 from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 import torch
@@ -34,12 +35,13 @@ def _address(row: Tensor, column: Tensor, columns: int) -> Tensor:
 def _buffer(scales: Tensor, offsets: list[int], block_format: str) -> _ScaleBuffer:
     """What the host hands over."""
     columns, starts = -(-scales.shape[1] // COLUMNS) * COLUMNS, [0]
-    for first, last in pairwise(offsets):
-        starts.append(starts[-1] + -(-(last - first) // TILE) * TILE)
+    lengths = [end - start for start, end in pairwise(offsets)]
+    for n in lengths:
+        starts.append(starts[-1] + -(-n // TILE) * TILE)
     numbers = scales.new_full((starts[-1] * columns,), torch.nan)
-    for (first, last), start in zip(pairwise(offsets), starts, strict=False):
-        rows, column = start + torch.arange(last - first)[:, None], torch.arange(scales.shape[1])
-        numbers[_address(rows, column, columns)] = scales[first:last]
+    for group, n, padded_start in zip(offsets, lengths, starts, strict=False):
+        rows, column = padded_start + torch.arange(n)[:, None], torch.arange(scales.shape[1])
+        numbers[_address(rows, column, columns)] = scales[group : group + n]
     return _ScaleBuffer(numbers.to(_SCALES.get(block_format, scales.dtype)).to(scales.dtype), columns, starts)
 
 
@@ -56,13 +58,13 @@ def _read(buffer: _ScaleBuffer, rows: Tensor, column: int, bug: str) -> Tensor:
     return buffer.numbers[place.clamp(max=len(buffer.numbers) - 1)][:, None]
 
 
-def _scale_column(first: int, size: int, blocks: int, bug: str) -> int:
-    """The column of the block that channel `first` of a step lies in."""
+def _scale_column(channel: int, size: int, blocks: int, bug: str) -> int:
+    """The column of the block that a step's first channel lies in."""
     if bug == "scale_by_step":
-        return min(first // CHANNELS, blocks - 1)
+        return min(channel // CHANNELS, blocks - 1)
     if bug == "scales_of_the_next_block":
-        return min(first // size + 1, blocks - 1)
-    return first // size
+        return min(channel // size + 1, blocks - 1)
+    return channel // size
 
 
 def scaled_grouped_mm(
@@ -83,15 +85,15 @@ def scaled_grouped_mm(
         x_scales = torch.ldexp(torch.ones_like(x_scales), torch.frexp(x_scales)[1] - 1)
     buffer = _buffer(x_scales, offsets, block_format)
     y = x.new_zeros(len(x), weight.shape[2], dtype=wide)
-    for j, (first, last) in enumerate(pairwise(offsets)):
-        if first < last:
-            start = first if bug == "groups_not_padded" else buffer.starts[j]
-            rows, matrix = x[first:last].to(wide), weight[j].to(wide)
-            place = start + torch.arange(last - first)
+    for j, (start, end) in enumerate(pairwise(offsets)):
+        if start < end:
+            rows, matrix = x[start:end].to(wide), weight[j].to(wide)
+            padded_start = start if bug == "groups_not_padded" else buffer.starts[j]
+            padded_rows = padded_start + torch.arange(end - start)
             matrix_scales = _matrix_scales(weight_scales[j], bug)
-            product = _FORMS[form](rows, buffer, place, matrix, matrix_scales, x_scales.shape[1], bug)
+            product = _FORMS[form](rows, buffer, padded_rows, matrix, matrix_scales, x_scales.shape[1], bug)
             factor = 1.0 if alpha is None else alpha[0 if bug == "alpha_of_the_first_group" else j]
-            y[first:last] = factor * product
+            y[start:end] = factor * product
     return y.to(x.dtype)
 
 
@@ -101,46 +103,42 @@ def _matrix_scales(scales: Tensor, bug: str) -> Tensor:
 
 
 def _by_blocks(
-    x: Tensor, buffer: _ScaleBuffer, place: Tensor, matrix: Tensor, scales: Tensor, blocks: int, bug: str
+    x: Tensor, buffer: _ScaleBuffer, padded_rows: Tensor, matrix: Tensor, scales: Tensor, blocks: int, bug: str
 ) -> Tensor:
-    """Block after block of channels, in steps of at most CHANNELS: products of numbers, then both scales."""
+    """Block after block of channels, in steps that divide it: products of numbers, then both scales."""
     (d, f), bf = matrix.shape, scales.shape[1]
     size, y = d // blocks, x.new_zeros(len(x), matrix.shape[1])
-    step = CHANNELS if bug == "first_scale_of_a_step" else min(size, CHANNELS)
-    for first in range(0, d, step):
-        channels = slice(first, min(first + step, d) if bug == "first_scale_of_a_step" else _end(first, step, size))
-        column = _scale_column(first, size, blocks, bug)
+    step = CHANNELS if bug == "first_scale_of_a_step" else gcd(size, CHANNELS)
+    for channel in range(0, d, step):
+        channels = slice(channel, channel + step)
+        column = _scale_column(channel, size, blocks, bug)
         of_columns = scales[column].to(x.dtype).repeat_interleave(f // bf)
-        y += _read(buffer, place, column, bug) * (x[:, channels] @ matrix[channels]) * of_columns
+        y += _read(buffer, padded_rows, column, bug) * (x[:, channels] @ matrix[channels]) * of_columns
     if bug == "padding_multiplied":  # the channels there are zeros
         for column in range(blocks, buffer.columns):
-            y += _read(buffer, place, column, bug) * 0
+            y += _read(buffer, padded_rows, column, bug) * 0
     return y
 
 
-def _end(first: int, step: int, size: int) -> int:
-    return min(first + step, (first // size + 1) * size)
-
-
 def _dequantized(
-    x: Tensor, buffer: _ScaleBuffer, place: Tensor, matrix: Tensor, scales: Tensor, blocks: int, bug: str
+    x: Tensor, buffer: _ScaleBuffer, padded_rows: Tensor, matrix: Tensor, scales: Tensor, blocks: int, bug: str
 ) -> Tensor:
     """Both operands multiplied by their scales first."""
     (d, f), (b, bf) = matrix.shape, scales.shape
-    of_rows = torch.cat([_read(buffer, place, column, bug) for column in range(blocks)], 1)
+    of_rows = torch.cat([_read(buffer, padded_rows, column, bug) for column in range(blocks)], 1)
     of_matrix = scales.to(x.dtype).repeat_interleave(d // b, 0).repeat_interleave(f // bf, 1)
     return (x * of_rows.repeat_interleave(d // b, 1)) @ (matrix * of_matrix)
 
 
 def _row_by_row(
-    x: Tensor, buffer: _ScaleBuffer, place: Tensor, matrix: Tensor, scales: Tensor, blocks: int, bug: str
+    x: Tensor, buffer: _ScaleBuffer, padded_rows: Tensor, matrix: Tensor, scales: Tensor, blocks: int, bug: str
 ) -> Tensor:
     """One row at a time, all its blocks at once."""
     (d, f), bf = matrix.shape, scales.shape[1]
     of_matrix = scales.to(x.dtype).repeat_interleave(f // bf, 1)
     numbers = matrix.unflatten(0, (blocks, d // blocks))
     ys = []
-    for row, at in zip(x.unflatten(1, (blocks, d // blocks)), place, strict=True):
+    for row, at in zip(x.unflatten(1, (blocks, d // blocks)), padded_rows, strict=True):
         of_row = torch.cat([_read(buffer, at[None], column, bug) for column in range(blocks)])
         ys.append((torch.einsum("bk, bkf -> bf", row, numbers) * of_row * of_matrix).sum(0))
     return torch.stack(ys)

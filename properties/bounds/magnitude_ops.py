@@ -171,7 +171,7 @@ def quantize_blocks(
 
     Dividing by a power of two rounds nothing. Any other quotient of a kernel is off by a few units of fp32. Where it
     lies so close to the middle of two numbers, it may become either of them. The same holds for an e4m3 scale, on which
-    all elements of its block depend. That concerns one element in some 10,000, and there any result is allowed.
+    all elements of its block depend. That concerns fewer than one element in 10,000, and there any result is allowed.
     """
     form, values, scales = FORMATS[block_format], [], []
     for group, maxima, g in groups_of_blocks(x.detach(), cu_seqlens, form, along):

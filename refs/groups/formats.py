@@ -57,8 +57,8 @@ FORMATS: Mapping[str, BlockFormat] = {
     "nvfp4": BlockFormat(E2M1, 16, "e4m3"),
     "fp8": BlockFormat(E4M3, 128, "fp32"),
 }
-"""By name: MXFP8 and MXFP4 (OCP MX 1.0, sections 5.3 and 6.3), MXFP8 with scales rounded up, as NVIDIA's conversion to
-ue8m0 does (Mishra et al. 2025, arXiv 2506.08027), NVFP4 (NVIDIA 2025, arXiv 2509.25149), and FP8 in blocks of 128
+"""By name: MXFP8 and MXFP4 (OCP MX 1.0, sections 5.3 and 6.3), MXFP8 with scales rounded up, as NVIDIA's conversion
+does (Mishra et al. 2025, arXiv 2506.08027), NVFP4 (NVIDIA 2025, arXiv 2509.25149), and FP8 in blocks of 128
 (DeepSeek-V3, arXiv 2412.19437, section 3.3.2).
 """
 
