@@ -14,7 +14,14 @@ _FP4_MIDDLES = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
 
 
 def _to_fp8(x: Tensor) -> Tensor:
-    return x.clamp(-448, 448).to(torch.float8_e4m3fn).to(x.dtype)
+    """Nearest numbers of e4m3, ties to even, from the bits of x: torch would round float64 twice, by way of fp32."""
+    integer, mantissa_bits = (torch.int64, 52) if x.dtype == torch.float64 else (torch.int32, 23)
+    x, dropped_bits = x.clamp(-448, 448), mantissa_bits - 3
+    bits = x.view(integer)
+    half = (1 << (dropped_bits - 1)) - 1 + (bits >> dropped_bits & 1)
+    normal = (bits + half >> dropped_bits << dropped_bits).view(x.dtype)
+    shift = 1.5 * 2.0 ** (mantissa_bits - 9)  # numbers there are 2^-9 apart, as below 2^-6 in e4m3
+    return torch.where(x.abs() < 2**-6, x + shift - shift, normal)
 
 
 def _to_fp4(x: Tensor) -> Tensor:
