@@ -65,7 +65,7 @@ def _maxima_in_padded_blocks(group: Tensor, block_format: str, along: str) -> Te
     size, (n, d) = _SIZES[block_format], group.shape
     rows, channels = {"rows": (1, size), "columns": (size, 1), "squares": (size, size)}[along]
     padded = torch.nn.functional.pad(group, (0, -d % channels, 0, -n % rows))
-    blocks = padded.unflatten(1, (-1, channels)).unflatten(0, (-1, rows))
+    blocks = padded.view(len(padded) // rows, rows, padded.shape[1] // channels, channels)
     return blocks.abs().amax((1, 3), keepdim=True).expand_as(blocks).flatten(2).flatten(0, 1)[:n, :d]
 
 

@@ -136,9 +136,9 @@ def _row_by_row(
     """One row at a time, all its blocks at once."""
     (d, f), bf = matrix.shape, scales.shape[1]
     of_matrix = scales.to(x.dtype).repeat_interleave(f // bf, 1)
-    numbers = matrix.unflatten(0, (blocks, d // blocks))
+    numbers = matrix.reshape(blocks, d // blocks, f)
     ys = []
-    for row, at in zip(x.unflatten(1, (blocks, d // blocks)), padded_rows, strict=True):
+    for row, at in zip(x.reshape(len(x), blocks, d // blocks), padded_rows, strict=True):
         of_row = torch.cat([_read(buffer, at[None], column, bug) for column in range(blocks)])
         ys.append((torch.einsum("bk, bkf -> bf", row, numbers) * of_row * of_matrix).sum(0))
     return torch.stack(ys)

@@ -1,6 +1,6 @@
 """Kernels of block scales in every format: correct ones agree with the references, and every moved scale is found."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from packproof.harness.process.execution.execute import InProcess
 from packproof.museum.groups import quantized, scaled
@@ -34,7 +34,7 @@ MOVED = {
 }
 
 
-def in_every_format(kernels: dict[str, tuple[str, ...]]) -> list[tuple[str, str, str]]:
+def in_every_format(kernels: Mapping[str, tuple[str, ...]]) -> list[tuple[str, str, str]]:
     return [(op, name, form) for op, names in kernels.items() for name in names for form in FORMATS[op]]
 
 
