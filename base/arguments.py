@@ -40,6 +40,8 @@ _AXIS_NOUNS = {
     "nv": "vocabulary entry",
     "e": "expert",
     "f": "output channel",
+    "b": "block",
+    "bf": "block of output channels",
 }
 _TOKENS = Axis("t", "t", 0)
 _EXCERPT_OFFSETS = 8

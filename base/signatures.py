@@ -153,6 +153,13 @@ ROPE_HADAMARD = Signature(
 
 QUANTIZE_FP8 = Signature(op="quantize_fp8", inputs={"x": "t h k"})  # no outputs: fp8 is not a dtype of ops
 ROUND_FP8 = Signature(op="round_fp8", inputs={"x": "t h k"}, outputs={"y": "t h k"})
+QUANTIZE_BLOCKS = Signature(
+    op="quantize_blocks",
+    inputs={"x": "t d"},
+    outputs={"values": "t d", "scales": "t d"},
+    options={"block_format": ("mxfp8", "mxfp8_up", "mxfp4", "nvfp4", "fp8"), "along": ("rows", "columns", "squares")},
+    fixed=frozenset({"scales"}),
+)
 
 ATTENTION = Signature(
     op="attention",
@@ -379,9 +386,24 @@ ROUTER_Z_LOSS = Signature(
 )  # fmt: skip
 
 GROUPED_MM = Signature(op="grouped_mm", inputs={"x": "t d", "weight": "s d f", "bias": "s f?"}, outputs={"y": "t f"})
+SCALED_GROUPED_MM = Signature(
+    op="scaled_grouped_mm",
+    inputs={"x": "t d", "x_scales": "t b", "weight": "s d f", "weight_scales": "s b bf", "alpha": "s?"},
+    outputs={"y": "t f"},
+    options={"block_format": ("mxfp4", "mxfp8", "nvfp4", "fp8")},
+    fixed=frozenset({"x_scales", "weight_scales", "alpha"}),
+    groups={"b": "d"},
+)
 MIXTURE_OF_EXPERTS = Signature(
     op="mixture_of_experts",
     inputs={"x": "t d", "logits": "t e", "w_gate": "e d f", "w_up": "e d f", "w_down": "e f d"},
+    outputs={"y": "t d"},
+    options={"normalize": _FLAG},
+    float32=frozenset({"logits"}),
+)
+DISPATCH_COMBINE = Signature(
+    op="dispatch_combine",
+    inputs={"x": "t d", "logits": "t e", "gain": "e d"},
     outputs={"y": "t d"},
     options={"normalize": _FLAG},
     float32=frozenset({"logits"}),
@@ -399,6 +421,6 @@ SIGNATURES: Mapping[str, Signature] = {
         *(TOKEN_LOGPROBS, TOKEN_ENTROPY, KL_DIVERGENCE, MULTI_TOKEN_CROSS_ENTROPY),
         *(POLICY_LOSS, POLICY_LOSS_SEQUENCES, DPO_LOSS),
         *(ROUTER_LOAD, ROUTER_BALANCE_LOSS_PACK, ROUTER_BALANCE_LOSS_SEQUENCES, ROUTER_Z_LOSS),
-        *(GROUPED_MM, MIXTURE_OF_EXPERTS),
+        *(GROUPED_MM, SCALED_GROUPED_MM, MIXTURE_OF_EXPERTS, DISPATCH_COMBINE, QUANTIZE_BLOCKS),
     )
 }

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
         selective_scan_verify,
         ssd_verify,
     )
-    from packproof.refs.experts import grouped_mm, mixture_of_experts
+    from packproof.refs.groups.experts import grouped_mm, mixture_of_experts
+    from packproof.refs.groups.permute import dispatch_combine, moe_permute, moe_unpermute
+    from packproof.refs.groups.product import scaled_grouped_mm
+    from packproof.refs.groups.quantize import quantize_blocks
+    from packproof.refs.groups.scale_layouts import pad_scales, swizzle_scales, unpad_scales, unswizzle_scales
     from packproof.refs.hadamard import hadamard, random_signs, rope_hadamard
     from packproof.refs.linear_attention import (
         linear_attention,
@@ -112,6 +116,7 @@ __all__ = [
     "delta_rule_chunked",
     "delta_rule_step",
     "dequantize_fp8",
+    "dispatch_combine",
     "dpo_loss",
     "gated_delta_rule",
     "gated_delta_rule_chunked",
@@ -132,6 +137,8 @@ __all__ = [
     "linear_attention_step",
     "linear_cross_entropy",
     "mixture_of_experts",
+    "moe_permute",
+    "moe_unpermute",
     "multi_token_cross_entropy",
     "over_time",
     "pack",
@@ -140,10 +147,12 @@ __all__ = [
     "pack_in_order",
     "pack_with_split",
     "packs_of",
+    "pad_scales",
     "padding_rate",
     "policy_loss",
     "policy_loss_sequences",
     "position_ids_from_cu_seqlens",
+    "quantize_blocks",
     "quantize_fp8",
     "random_signs",
     "retention",
@@ -157,6 +166,7 @@ __all__ = [
     "router_balance_loss_sequences",
     "router_load",
     "router_z_loss",
+    "scaled_grouped_mm",
     "segsum",
     "segsum_unstable",
     "selective_scan",
@@ -177,9 +187,12 @@ __all__ = [
     "ssd_step",
     "ssd_update",
     "ssd_verify",
+    "swizzle_scales",
     "token_entropy",
     "token_logprobs",
     "unpack",
+    "unpad_scales",
+    "unswizzle_scales",
 ]
 
 export(
@@ -207,6 +220,15 @@ export(
             "PackproofError",
             "UsageError",
         ),
+        "packproof.refs.groups.permute": ("dispatch_combine", "moe_permute", "moe_unpermute"),
+        "packproof.refs.groups.product": ("scaled_grouped_mm",),
+        "packproof.refs.groups.quantize": ("quantize_blocks",),
+        "packproof.refs.groups.scale_layouts": (
+            "pad_scales",
+            "swizzle_scales",
+            "unpad_scales",
+            "unswizzle_scales",
+        ),
         "packproof.refs.drafts": (
             "causal_conv1d_verify",
             "gated_delta_rule_verify",
@@ -214,7 +236,7 @@ export(
             "selective_scan_verify",
             "ssd_verify",
         ),
-        "packproof.refs.experts": (
+        "packproof.refs.groups.experts": (
             "grouped_mm",
             "mixture_of_experts",
         ),

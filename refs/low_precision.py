@@ -15,12 +15,12 @@ from packproof.base.arguments import bind, check_floats, whole_number
 from packproof.base.errors import ArgumentError, checked_call
 from packproof.base.signatures import QUANTIZE_FP8, ROUND_FP8
 from packproof.refs.attention import attention
+from packproof.refs.groups.formats import E4M3, round_to_element
 from packproof.refs.hadamard import hadamard
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
 
-LARGEST = 448.0  # of e4m3
+LARGEST = E4M3.largest
 _OVERFLOW = 464.0  # half a spacing above LARGEST: rounds to even, 448; anything above overflows
-_MIN_NORMAL_EXPONENT = -5  # of frexp, of the smallest normal number 2^-6; subnormal numbers are 2^-9 apart
 SMALLEST_EXPONENT = -126  # of a scale
 BLOCK = 128  # tokens
 
@@ -52,14 +52,8 @@ def quantize_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> tuple[
     scales = [_block_scale(part).expand(part.shape[:2]) for part in blocks]
     values = join_sequences([part / scale[..., None] for part, scale in zip(blocks, scales, strict=True)], rows)
     values = torch.where(values.abs() <= _OVERFLOW, values, torch.nan)  # some versions of torch have 448 for infinity
-    return _round_to_e4m3(values).to(torch.float8_e4m3fn), join_sequences(scales, rows.new_zeros(x.shape[:2])).float()
-
-
-def _round_to_e4m3(values: Tensor) -> Tensor:
-    """Round to the nearest numbers of e4m3, ties to even. torch would round float64 twice, by way of fp32."""
-    exponent = torch.frexp(values)[1]  # |values| from 2^(exponent - 1) on, where numbers are 2^(exponent - 4) apart
-    spacing = torch.ldexp(torch.ones_like(values), exponent.clamp(min=_MIN_NORMAL_EXPONENT) - 4)
-    return (values / spacing).round() * spacing
+    rounded = round_to_element(values, E4M3).to(torch.float8_e4m3fn)
+    return rounded, join_sequences(scales, rows.new_zeros(x.shape[:2])).float()
 
 
 def _block_scale(block: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A mixture of experts by permuted rows: 2 correct, 7 with bugs of routing, permuting and combining.
+"""A mixture of experts by permuted rows: 3 correct, 7 with bugs of routing, permuting and combining.
 
 Each pair of a token and one of its experts is a row. Rows are sorted by expert, computed group by group, weighted, and
 added to their tokens.
@@ -60,11 +60,7 @@ def mixture_of_experts(
     rows, p = x[:end].to(wide), logits[:end].to(wide).softmax(-1)
     experts, weights = _weights(p, top, normalize=normalize, bug=bug)
     matrices = [w.to(wide) for w in (w_gate, w_up, w_down)]
-    y = (
-        _dense(rows, experts, weights, matrices)
-        if form == "dense"
-        else _permuted(rows, experts, weights, matrices, bug)
-    )
+    y = _FORMS[form](rows, experts, weights, matrices, bug)
     y = torch.cat([y, rows.new_zeros(len(x) - end, x.shape[1])])
     if bug == "slack_takes_part":
         y = torch.where(torch.arange(len(x))[:, None] < cu_seqlens[-1], y, y * 0)  # what its weights of 0 leave
@@ -83,7 +79,7 @@ def _permuted(x: Tensor, experts: Tensor, weights: Tensor, matrices: list[Tensor
     return y
 
 
-def _dense(x: Tensor, experts: Tensor, weights: Tensor, matrices: list[Tensor]) -> Tensor:
+def _dense(x: Tensor, experts: Tensor, weights: Tensor, matrices: list[Tensor], _bug: str) -> Tensor:
     """Every expert on every row, weighted by 0 where it is not experts."""
     n_experts = len(matrices[0])
     share = x.new_zeros(len(x), n_experts).scatter_add(-1, experts, weights)
@@ -91,9 +87,18 @@ def _dense(x: Tensor, experts: Tensor, weights: Tensor, matrices: list[Tensor]) 
     return sum((share[:, i, None] * y for i, y in enumerate(outputs)), torch.zeros_like(x))
 
 
+def _gathered(x: Tensor, experts: Tensor, weights: Tensor, matrices: list[Tensor], _bug: str) -> Tensor:
+    """Each token with copies of its experts' matrices, as a server may decode few tokens."""
+    gate, up, down = (w[experts] for w in matrices)  # (t, top, ...)
+    hidden = silu(torch.einsum("td, tkdf -> tkf", x, gate)) * torch.einsum("td, tkdf -> tkf", x, up)
+    return torch.einsum("tk, tkf, tkfd -> td", weights, hidden, down)
+
+
+_FORMS = {"permuted": _permuted, "dense": _dense, "gathered": _gathered}
+
 __getattr__ = kernel_lookup(
     mixture_of_experts,
-    {"correct": {}, "dense": {"form": "dense"}},
+    {"correct": {}, "dense": {"form": "dense"}, "gathered": {"form": "gathered"}},
     (
         *("one_choice_twice", "normalized_over_tokens_for_one", "weight_of_the_first_choice", "experts_wrapped_around"),
         *("first_row_of_each_expert", "slack_takes_part", "capacity_of_the_pack"),

@@ -31,6 +31,16 @@ from packproof.base.errors import ArgumentError
 from packproof.properties.bounds.running_sums import prefix_sums, sequence_start_values
 from packproof.properties.bounds.with_derivative import with_derivative
 from packproof.properties.declarations.promises import Promises
+from packproof.refs.groups.formats import (
+    E4M3,
+    FORMATS,
+    Element,
+    block_scales,
+    divided_by_scales,
+    round_to_element,
+    spacing,
+)
+from packproof.refs.groups.quantize import groups_of_blocks
 from packproof.refs.low_precision import BLOCK
 from packproof.refs.recurrence import (
     expand_groups,
@@ -47,6 +57,7 @@ MagnitudeOp = Callable[..., Any]
 UNDERFLOW = 2.0**-100
 MAX_EXPONENT = 746.0  # exp(-746) is 0 in float64 too: the rounding of a smaller exponent adds no error
 _CHUNK = 64  # tokens
+_TIE = 2.0**-20  # relative: 16 units of fp32
 
 
 def causal_conv1d(
@@ -96,6 +107,44 @@ def grouped_mm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seql
     )
 
 
+def scaled_grouped_mm(
+    x: Tensor, x_scales: Tensor, weight: Tensor, weight_scales: Tensor, alpha: Tensor | None = None, **options: Any
+) -> Tensor:
+    """Magnitude op of `refs.scaled_grouped_mm`: linear in each input. Products of 8-bit numbers are exact in fp32."""
+    return refs.scaled_grouped_mm(magnitude(x), x_scales, magnitude(weight), weight_scales, alpha, **options)
+
+
+def dispatch_combine(
+    x: Tensor,
+    logits: Tensor,
+    gain: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    top: int = 2,
+    normalize: bool = False,
+    capacity: int | None = None,
+) -> Tensor:
+    """Magnitude op of `refs.dispatch_combine`.
+
+    A softmax p has the slopes p_i (|dp_i| + Σ p_j |dp_j|), and weights w of the sum S their own, 1 / S (|dw_i| +
+    Σ w_j |dw_j|): where the differences are 0, a kernel may still have their roundings.
+    """
+    n, rows, terms = int(cu_seqlens[-1]), magnitude(x), magnitude(logits)[: int(cu_seqlens[-1])]
+    p = logits[:n].detach().softmax(-1)
+    experts = p.topk(top, -1).indices
+    weights = with_derivative(p, p * (terms + (p * terms).sum(-1, keepdim=True))).gather(-1, experts)
+    if normalize:
+        total = weights.detach().sum(-1, keepdim=True)
+        w = weights.detach() / total
+        weights = with_derivative(w, (weights + w * weights.sum(-1, keepdim=True)) / total)
+    sent, pairs, offsets = refs.moe_permute(
+        rows[:n], experts, n_experts=len(gain), cu_seqlens=cu_seqlens, capacity=capacity
+    )
+    expert_of_row = torch.arange(len(gain)).repeat_interleave(offsets.diff())
+    y: Tensor = refs.moe_unpermute(sent * magnitude(gain)[expert_of_row], pairs, weights)
+    return torch.cat([y, rows.new_zeros(len(x) - n, x.shape[1])])
+
+
 def hadamard(x: Tensor, signs: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:
     """Magnitude op of `refs.hadamard`: with |H| = 1 everywhere, the sum of the absolute channels over √k."""
     terms = magnitude(x) if signs is None else magnitude(x) * magnitude(signs)
@@ -113,6 +162,35 @@ def rope_hadamard(
 def round_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> Tensor:
     """Magnitude op of `refs.round_fp8`. Its only term is the rounded value itself."""
     return refs.round_fp8(x, cu_seqlens=cu_seqlens, block=block).abs()
+
+
+def quantize_blocks(
+    x: Tensor, *, cu_seqlens: Tensor, block_format: str = "mxfp8", along: str = "rows"
+) -> tuple[Tensor, Tensor]:
+    """Magnitude op of `refs.quantize_blocks`: its terms are its results, infinite beside a tie.
+
+    Dividing by a power of two rounds nothing. Any other quotient of a kernel is off by a few units of fp32. Where it
+    lies so close to the middle of two numbers, it may become either of them. The same holds for an e4m3 scale, on which
+    all elements of its block depend. That concerns fewer than one element in 10,000, and there any result is allowed.
+    """
+    form, values, scales = FORMATS[block_format], [], []
+    for group, maxima, g in groups_of_blocks(x.detach(), cu_seqlens, form, along):
+        scale = block_scales(maxima, form, g) * g
+        quotients = divided_by_scales(group, scale)
+        scale_ties = torch.zeros_like(group, dtype=torch.bool)
+        if form.scale == "e4m3":
+            scale_ties = _is_near_tie(maxima / form.element.largest / g, E4M3)
+        ties = scale_ties if form.has_exact_quotients else scale_ties | _is_near_tie(quotients, form.element)
+        values.append(round_to_element(quotients, form.element).abs().masked_fill(ties, torch.inf))
+        scales.append(scale.masked_fill(scale_ties, torch.inf))
+    return join_sequences(values, x), join_sequences(scales, x)
+
+
+def _is_near_tie(quotients: Tensor, element: Element) -> Tensor:
+    """Whether a quotient lies within `_TIE` of the middle of two numbers."""
+    step = spacing(quotients, element)
+    middle = ((quotients / step).floor() + 0.5) * step
+    return (quotients - middle).abs() <= _TIE * quotients.abs()
 
 
 def selective_scan(**arguments: Any) -> Any:

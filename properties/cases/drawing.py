@@ -127,8 +127,9 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
         x = -2 * torch.rand(size, generator=g, dtype=torch.float64)
         if case.regime == "wide":  # what a mask leaves out may be anything: a ratio of probabilities overflows
             x = torch.where(_tokens_in_masks(op, case), x, 1000 * x)
-    elif distribution in _IN_ANY_REGIME:
-        x = _IN_ANY_REGIME[distribution](size, g)
+    elif distribution in (*_IN_ANY_REGIME, *_OF_A_FORMAT):
+        plainest = next(iter(op.options.get(option_name, ())), None)
+        x = _draw_in_any_regime(distribution, size, g, options.get(option_name, plainest))
     else:
         x = torch.randn(size, generator=g, dtype=torch.float64)
         if case.regime == "wide" and name == next(iter(op.inputs)):
@@ -136,11 +137,23 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
     return x.to(dtype_of(op, name, case.dtype, case.float32, case.narrow))
 
 
+def _draw_in_any_regime(distribution: str, size: tuple[int, ...], g: torch.Generator, option: Any) -> Tensor:
+    if distribution in _OF_A_FORMAT:
+        return _OF_A_FORMAT[distribution](size, g, option)
+    return _IN_ANY_REGIME[distribution](size, g)
+
+
 _IN_ANY_REGIME: Mapping[str, Callable[[tuple[int, ...], torch.Generator], Tensor]] = {
     "distinct": values.distinct_values,
     "choice": lambda size, g: values.distinct_values(size, g) / 32,
+    "octaves": values.octaves,
     "sign": lambda size, g: 1.0 - 2.0 * torch.randint(2, size, generator=g),
     "unit": lambda size, g: 2 * torch.rand(size, generator=g, dtype=torch.float64) - 1,
+}
+
+_OF_A_FORMAT: Mapping[str, Callable[[tuple[int, ...], torch.Generator, str], Tensor]] = {
+    "element": values.element,
+    "scale": values.scale,
 }
 
 
@@ -236,7 +249,7 @@ def _cancel_token_pairs(op: Op, inputs: dict[str, Tensor], axes: Mapping[str, Ax
     if case.regime != "cancelling" or not inputs:
         return
     name = next(iter(inputs))
-    if op.draws.get(name) in ("distinct", "choice"):
+    if op.draws.get(name, "").partition("|")[0] in ("distinct", "choice", "element"):
         return
     x = inputs[name].clone()
     pairs = x.shape[0] // 2

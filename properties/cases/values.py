@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from packproof.properties.cases.case import HARD_DECAY, STRONG_GATES
+from packproof.refs.groups.formats import FORMATS, round_to_element
 
 _DISTINCT_VALUES = 3840
 _STRENGTHS = (1e4, 1e9, 1e20)
@@ -40,6 +41,26 @@ def _latin_squares(rows: int, columns: int, g: torch.Generator) -> Tensor:
     permutations = torch.rand(rows // n + 1, columns // n + 1, n, generator=g).argsort(-1)
     starts = torch.randperm(n, generator=g)[column % n]
     return permutations[row // n, column // n, (row + starts) % n]
+
+
+def octaves(size: tuple[int, ...], g: torch.Generator) -> Tensor:
+    """Normal numbers times a power of two from 2^-6 to 2^6, one for each 8 channels of a row."""
+    runs = torch.randint(-6, 7, (*size[:-1], -(-size[-1] // 8)), generator=g)
+    exponents = runs.repeat_interleave(8, -1)[..., : size[-1]]
+    return torch.ldexp(torch.randn(size, generator=g, dtype=torch.float64), exponents)
+
+
+def element(size: tuple[int, ...], g: torch.Generator, block_format: str) -> Tensor:
+    """Numbers of a format's elements."""
+    return round_to_element(2 * torch.randn(size, generator=g, dtype=torch.float64), FORMATS[block_format].element)
+
+
+def scale(size: tuple[int, ...], g: torch.Generator, block_format: str) -> Tensor:
+    """Scales of a format, from 2^-6 to 2^2: powers of two, with 3 bits of mantissa, or with those of fp32."""
+    powers, fractions = torch.randint(-6, 2, size, generator=g), torch.rand(size, generator=g, dtype=torch.float64)
+    kind = FORMATS[block_format].scale
+    mantissas = {"e4m3": (8 * fractions).floor() / 8, "fp32": fractions}.get(kind, 0 * fractions)
+    return torch.ldexp((1 + mantissas).float().double(), powers)
 
 
 def decay(size: tuple[int, ...], g: torch.Generator, regime: str, *, tokens: bool) -> Tensor:

@@ -100,12 +100,13 @@ def _sample_for_every_option(kernel: KernelUnderTest, case: Case) -> Sample:
     """The sample of a case, with values that suit a call with an option and one without it.
 
     A step is positive before softplus and after it. Negative ones would be drawn for softplus alone; without it, states
-    would grow beyond every number.
+    would grow beyond every number. Values for the plainest option suit all.
     """
     sample, op = kernel.sample(case), kernel.op
     options = {n: draw.partition("|")[2] for n, draw in op.draws.items()}
     drawn_for = {n: option for n, option in options.items() if n in sample.inputs and sample.options.get(option)}
-    plain = {n: kernel.sample(case.with_option(option, False)).inputs[n] for n, option in drawn_for.items()}
+    plain_cases = {n: case.with_option(option, op.options[option][0]) for n, option in drawn_for.items()}
+    plain = {n: kernel.sample(plain_case).inputs[n] for n, plain_case in plain_cases.items()}
     return replace(sample, inputs={**sample.inputs, **plain}) if plain else sample
 
 

@@ -156,6 +156,17 @@ _ROUND_FP8 = op_of_signature(
 )
 ROUND_FP8 = replace(_ROUND_FP8, constants=frozenset(_ROUND_FP8.inputs))
 
+_QUANTIZE_BLOCKS = op_of_signature(
+    signatures.QUANTIZE_BLOCKS,
+    reference=refs.quantize_blocks,
+    absolute=magnitude_ops.quantize_blocks,
+    sizes=({"d": 160}, {"d": 32}, {"d": 40}, {"d": 3}, {"d": 136}),
+    model_sizes=({"d": 2048}, {"d": 1000}),
+    draws={"x": "octaves"},
+    causal=False,  # a scale is that of a block
+)
+QUANTIZE_BLOCKS = replace(_QUANTIZE_BLOCKS, constants=frozenset(_QUANTIZE_BLOCKS.inputs))
+
 ATTENTION = op_of_signature(
     signatures.ATTENTION,
     reference=refs.attention,
@@ -319,6 +330,27 @@ GROUPED_MM = op_of_signature(
     flops=flops.grouped_mm,
 )
 
+_SCALED_GROUPED_MM = op_of_signature(
+    signatures.SCALED_GROUPED_MM,
+    reference=refs.scaled_grouped_mm,
+    absolute=magnitude_ops.scaled_grouped_mm,
+    sizes=(
+        {"d": 64, "b": 2, "f": 5, "bf": 5},
+        {"d": 48, "b": 3, "f": 16, "bf": 16},
+        {"d": 256, "b": 2, "f": 128, "bf": 1},
+        {"d": 160, "b": 5, "f": 12, "bf": 12},
+        {"d": 1, "b": 1, "f": 1, "bf": 1},
+    ),
+    model_sizes=({"d": 2048, "b": 64, "f": 768, "bf": 768}, {"d": 2048, "b": 16, "f": 768, "bf": 6}),
+    conditions=("f % bf == 0",),
+    draws={
+        **{"x": "element|block_format", "weight": "element|block_format"},
+        **{"x_scales": "scale|block_format", "weight_scales": "scale|block_format", "alpha": "step"},
+    },
+    flops=flops.grouped_mm,
+)
+SCALED_GROUPED_MM = replace(_SCALED_GROUPED_MM, constants=frozenset(_SCALED_GROUPED_MM.inputs))
+
 MIXTURE_OF_EXPERTS = op_of_signature(
     signatures.MIXTURE_OF_EXPERTS,
     reference=refs.mixture_of_experts,
@@ -331,6 +363,17 @@ MIXTURE_OF_EXPERTS = op_of_signature(
     flops=flops.mixture_of_experts,
 )
 
+DISPATCH_COMBINE = op_of_signature(
+    signatures.DISPATCH_COMBINE,
+    reference=refs.dispatch_combine,
+    absolute=magnitude_ops.dispatch_combine,
+    options={"top": (2, 1), "capacity": (None, 1, 12)},
+    sizes=({"d": 3, "e": 4}, {"d": 1, "e": 2}, {"d": 16, "e": 6}),
+    conditions=("e >= 2",),
+    model_sizes=({"d": 256, "e": 8}, {"d": 100, "e": 33}),
+    draws={"logits": "choice"},
+)
+
 OPS: dict[str, Op] = {
     op.name: op
     for op in (
@@ -338,7 +381,7 @@ OPS: dict[str, Op] = {
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
         *(CAUSAL_CONV1D_VERIFY, SELECTIVE_SCAN_VERIFY, SSD_VERIFY, GATED_DELTA_RULE_VERIFY, KDA_VERIFY),
-        *(CACHE_WRITE, GROUPED_MM, MIXTURE_OF_EXPERTS),
+        *(CACHE_WRITE, GROUPED_MM, SCALED_GROUPED_MM, MIXTURE_OF_EXPERTS, DISPATCH_COMBINE, QUANTIZE_BLOCKS),
         *LOSSES,
     )
 }

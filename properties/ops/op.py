@@ -18,7 +18,7 @@ from packproof.properties.ops.reductions import ignored_label
 
 _DRAW_KINDS = (
     *("normal", "gate", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign"),
-    *("choice", "logprob"),
+    *("choice", "logprob", "octaves", "element", "scale"),
     *("position", "slot", "accepted", "once", "split", "label", "id", "mask"),
 )
 _INTEGERS = ("position", "slot", "accepted", "once", "split", "label", "id", "mask")
@@ -100,6 +100,8 @@ class Op:
     - "distinct": no two equal rows, in any dtype, for ops with a choice among rows: a tie has two correct gradients;
     - "choice": the same in [-8, 8], such as logits of a router;
     - "sign": 1 or -1;
+    - "octaves": normal, times a power of two from 2^-6 to 2^6 for each 8 channels of a row: blocks differ in scale;
+    - "element|o", "scale|o": numbers and scales of the block format that option `o` names; its first value's fit all;
     - "position|m": integers (s,), the first row of each sequence in tables along axis m, or below 0; constants;
     - "slot|c": integers, a slot for each sequence (s,) or for each token (t,), or -1; constants;
     - "accepted|a": integers (s,), from 1 to a: by how many tokens of the step before a request goes on; constants;

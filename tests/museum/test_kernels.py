@@ -17,6 +17,7 @@ CONTROLS = {
     name: control
     for name, control in museum.controls().items()
     if not control.kernel.startswith("packproof.museum.losses.")  # test_losses.py
+    and OPS[control.op].differentiable  # test_block_scales.py
     # draw() gives every optional input, but what a gate is made of
     and set(OPS[control.op].inputs) - {"A_log", "dt_bias"} <= set(signature(control.load()).parameters)
 }
@@ -74,6 +75,9 @@ def draw(op: str, lengths: tuple[int, ...], regime: str, full: bool) -> tuple[Na
             states, options = {"initial_states": randn(s, 4, 3, 2)}, {"scale": 0.7}
         case "grouped_mm":
             inputs, more, options = {"x": randn(t, 3), "weight": randn(s, 3, 5)}, {"bias": randn(s, 5)}, {}
+        case "dispatch_combine":
+            inputs = {"x": randn(t, 3), "logits": randn(t, 6), "gain": randn(6, 3)}
+            options = {"normalize": True, "top": 2, "capacity": 2}
         case "mixture_of_experts":
             inputs = {"x": randn(t, 3), "logits": randn(t, 6), "w_gate": randn(6, 3, 5), "w_up": randn(6, 3, 5)}
             inputs["w_down"], options = randn(6, 5, 3), {"normalize": True, "top": 2}

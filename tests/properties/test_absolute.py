@@ -33,7 +33,7 @@ from tests.sweeps import sweep
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 WEIGHTY = {"causal_conv1d": "x", "selective_scan": "u", "ssd": "x", "rope": "x", "rope_qk": "q"}
-WEIGHTY |= {"hadamard": "x", "rope_hadamard": "x", "grouped_mm": "x"}
+WEIGHTY |= {"hadamard": "x", "rope_hadamard": "x", "grouped_mm": "x", "dispatch_combine": "x"}
 # on a pool an op has the budget that it has without; what rounds has one value and no gradient; a loss, no magnitude op
 PACKED = {n: op for n, op in OPS.items() if not op.pool and op.differentiable and (op.absolute or op.roundings)}
 WEIGHTY |= {op: "v" for op in PACKED if op not in WEIGHTY}
@@ -48,6 +48,7 @@ FORMS = {
     "rope": [refs.rope],
     "rope_qk": [refs.rope_qk],
     "grouped_mm": [refs.grouped_mm],
+    "dispatch_combine": [refs.dispatch_combine],
     "hadamard": [refs.hadamard],
     "rope_hadamard": [refs.rope_hadamard],
     "attention": [refs.attention],

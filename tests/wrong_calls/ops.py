@@ -31,6 +31,7 @@ SIZES = {
     "c": 3,
     "f": 2,
     "e": 4,
+    "b": 2,
 }
 NOT_TENSORS: Mapping[str, Any] = {"a list": [1.0], "a number": 3, "text": "x"}
 

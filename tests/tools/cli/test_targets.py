@@ -138,7 +138,7 @@ def scan(u, delta, A, B, C, *, cu_seqlens): ...
         ("conv", "which op is it? Its arguments fit causal_conv1d, grouped_mm: name one, or module:NAME"),
         ("catches", "which op is it? Its arguments fit causal_conv1d, grouped_mm: name one, or"),
         ("scan", "which op is it? Its arguments fit one: --op selective_scan, or module:NAME of an Op of your own"),
-        ("silu", "which op is it? Its arguments fit hadamard, round_fp8: name one, or"),
+        ("silu", "which op is it? Its arguments fit hadamard, round_fp8, quantize_blocks: name one, or"),
         ("attend", "which op is it? Its arguments fit attention, linear_attention: name one, or"),
         ("other", "which op is it? Name one: causal_conv1d, selective_scan, ssd, rope, "),
     ],

@@ -76,14 +76,8 @@ def mixture_of_experts(
     tensor([[7.0455]])
     """
     checked = checked_arguments(MIXTURE_OF_EXPERTS, locals())
-    if whole_number("mixture_of_experts", "top", top, 1, ArgumentError) > logits.shape[1]:
-        raise ArgumentError(f"mixture_of_experts: top is {top} but logits has {logits.shape[1]} experts (axis e)")
     rows = to_compute_dtype(x)[: int(cu_seqlens[-1])]
-    p = to_compute_dtype(checked["logits"])[: len(rows)].to(rows.dtype).softmax(-1)
-    chosen = p.detach().topk(top, -1).indices
-    weights = p.gather(-1, chosen)
-    if normalize:
-        weights = weights / weights.sum(-1, keepdim=True)
+    chosen, weights = choose_experts(MIXTURE_OF_EXPERTS.op, checked["logits"][: len(rows)], top, normalize, rows.dtype)
     Wg, Wu, Wd = (to_compute_dtype(w) for w in (w_gate, w_up, w_down))
     y = torch.zeros_like(to_compute_dtype(x))
     for i in range(logits.shape[1]):
@@ -91,3 +85,16 @@ def mixture_of_experts(
         expert = (silu(rows[token] @ Wg[i]) * (rows[token] @ Wu[i])) @ Wd[i]
         y = y.index_add(0, token, weights[token, place, None] * expert)
     return y.to(x.dtype)
+
+
+def choose_experts(op: str, logits: Tensor, top: int, normalize: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The `top` experts of each token (t, top), and their weights (t, top) in this dtype: the softmax of its logits.
+
+    op: the name in messages.
+    """
+    if whole_number(op, "top", top, 1, ArgumentError) > logits.shape[1]:
+        raise ArgumentError(f"{op}: top is {top} but logits has {logits.shape[1]} experts (axis e)")
+    p = to_compute_dtype(logits).to(dtype).softmax(-1)
+    chosen = p.detach().topk(top, -1).indices
+    weights = p.gather(-1, chosen)
+    return chosen, weights / weights.sum(-1, keepdim=True) if normalize else weights
