@@ -17,12 +17,13 @@ from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import CROWDED_LENGTHS, Space, golden_case
 from packproof.properties.judgement.comparison import Comparison, Origin
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.property import Illustration, Property
+from packproof.properties.laws.property import Illustration, Property, needs_gpu
 from packproof.properties.laws.violation import Violation
 
 STRIDES_REFUSED = ("stride", "contiguous")  # words of an error that declines the strides of a tensor
 _PLACEMENTS: tuple[Placement, ...] = ("transposed", "sliced", "expanded")
 _PACK = "aaa bbbbb cc"
+PERTURBED_CALLS = 64
 
 
 def _determinism(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
@@ -113,6 +114,38 @@ DETERMINISM = Property(
         ("a call", _PACK),
         ("the same call", _PACK),
         "bugs that give the same result every time",
+    ),
+)
+
+
+def _races(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    """Compare a plain call with the farthest one under perturbation."""
+    sample = kernel.sample(case)
+    baseline = kernel.cached_run(sample)
+    tensors, result = kernel.run_with_result(
+        sample, mode="perturbed", repeats=PERTURBED_CALLS, note="in calls under perturbation"
+    )
+    note = f"in {result.different_calls} of {result.perturbed_calls} calls under perturbation"
+    yield from _compare_runs(kernel, sample, baseline, tensors, note)
+
+
+RACES = Property(
+    "races",
+    LAWS["races"],
+    _races,
+    cases=_cases_with_crowds,
+    skip_reason=needs_gpu("warps and blocks run beside each other on a GPU alone: use --device cuda"),
+    decides_mutants=False,
+    shares="nothing",
+    illustration=Illustration(
+        "f(S) = f(S)   with pauses in f, blocks that spin beside it and traffic in memory, many times",
+        ("a call", _PACK),
+        ("a call, delayed", _PACK),
+        "races that no delay at a barrier, a load or a store shows; in kernels that no compiler in its reach has made, "
+        "those that only pauses inside them show",
+        "Judged on request: `--property races`. Each case is called 64 times. Kernels that Triton compiles, or "
+        "packproof from CUDA C++, pause at barriers, waits, loads and stores, each warp at others: their PTX is "
+        "changed. Before each call comes one with half of each value: what memory holds is another answer.",
     ),
 )
 
