@@ -87,7 +87,7 @@ def compile_source(name: str, target: str, macros: Macros) -> Any:
     text = _INSTRUCTIONS.sub(lambda part: source(part[1]), source(name))
     options = ProgramOptions(arch=target, define_macro=list(macros), name=Path(name).name)
     if _ptx_pass is not None:
-        ptx = _ptx_pass(Program(text, "c++", options).compile("ptx").code.decode())
+        ptx = _ptx_pass(Program(text, "c++", options).compile("ptx").code.decode().rstrip("\0"))
         return Program(ptx, "ptx", ProgramOptions(arch=target, name=Path(name).name)).compile("cubin")
     with FileStreamProgramCache() as program_cache:
         return Program(text, "c++", options).compile("cubin", cache=program_cache)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +51,8 @@ def by_name(name: str) -> Bug:
 def _prepare(mutant: Mutant, device: torch.device, broken: bool) -> PreparedCall:
     source = next(source for source in SOURCES if mutant.file in files_of(source))
     make_call = {"ssd.cu": _ssd, "ssd_bwd.cu": _ssd, "selective_scan.cu": _scan, "causal_conv1d.cu": _conv}[source]
-    call, other_call = (make_call(device, seed) for seed in (0, 100))
+    backward = "bwd" in mutant.file
+    call, other_call = (make_call(device, seed, backward) for seed in (0, 100))
     folder = _folder_of(mutant) if broken else Path(KERNELS)
 
     def with_source(function: Callable[[], Tensors]) -> Tensors:
@@ -92,40 +94,38 @@ def _offsets(device: torch.device) -> Tensor:
     return torch.tensor([0, *_LENGTHS], device=device).cumsum(0).int()
 
 
-def _with_gradients(y: Tensor, inputs: Mapping[str, Tensor]) -> Tensors:
-    """y and the gradients of its sum, weighted by position."""
+def _answer(y: Tensor, inputs: Mapping[str, Tensor], backward: bool) -> Tensors:
+    """y; with a backward pass also the gradients of its sum, weighted by position."""
+    if not backward:
+        return {"y": y.detach()}
     weights = torch.linspace(-1, 1, y.numel(), device=y.device).view_as(y)
     gradients = torch.autograd.grad((y.float() * weights).sum(), list(inputs.values()))
     return {"y": y.detach(), **dict(zip(inputs, gradients, strict=True))}
 
 
-def _ssd(device: torch.device, seed: int) -> Callable[[], Tensors]:
+def _ssd(device: torch.device, seed: int, backward: bool) -> Callable[[], Tensors]:
     tokens, heads, groups, states, dtype = sum(_LENGTHS), 16, 2, 64, torch.bfloat16
     keys = tokens, groups, states
     shapes = {"x": (tokens, heads, 64), "dt": (tokens, heads), "B": keys, "C": keys}
     inputs = {name: _numbers(shape, device, seed + k, dtype) for k, (name, shape) in enumerate(shapes.items())}
     A = -torch.rand(heads, generator=torch.Generator().manual_seed(seed)).to(device) - 0.1
-    cu_seqlens = _offsets(device)
-    return lambda: _with_gradients(ssd(**inputs, A=A, dt_softplus=True, cu_seqlens=cu_seqlens, impl="cuda"), inputs)
+    options: Mapping[str, Any] = {"A": A, "dt_softplus": True, "cu_seqlens": _offsets(device), "impl": "cuda"}
+    return lambda: _answer(ssd(**inputs, **options), inputs, backward)
 
 
-def _scan(device: torch.device, seed: int) -> Callable[[], Tensors]:
+def _scan(device: torch.device, seed: int, backward: bool) -> Callable[[], Tensors]:
     tokens, channels, states = sum(_LENGTHS), 128, 16
     shapes = {"u": (tokens, channels), "delta": (tokens, channels), "B": (tokens, states), "C": (tokens, states)}
     inputs = {name: _numbers(shape, device, seed + k, torch.bfloat16) for k, (name, shape) in enumerate(shapes.items())}
     A = -torch.rand(channels, states, generator=torch.Generator().manual_seed(seed)).to(device) - 0.1
-    cu_seqlens = _offsets(device)
-    return lambda: _with_gradients(
-        selective_scan(**inputs, A=A, delta_softplus=True, cu_seqlens=cu_seqlens, impl="cuda"), inputs
-    )
+    options: Mapping[str, Any] = {"A": A, "delta_softplus": True, "cu_seqlens": _offsets(device), "impl": "cuda"}
+    return lambda: _answer(selective_scan(**inputs, **options), inputs, backward)
 
 
-def _conv(device: torch.device, seed: int) -> Callable[[], Tensors]:
+def _conv(device: torch.device, seed: int, backward: bool) -> Callable[[], Tensors]:
     inputs = {
         "x": _numbers((sum(_LENGTHS), 256), device, seed, torch.bfloat16),
         "weight": _numbers((256, 4), device, seed + 1, torch.bfloat16),
     }
-    cu_seqlens = _offsets(device)
-    return lambda: _with_gradients(
-        causal_conv1d(**inputs, activation="silu", cu_seqlens=cu_seqlens, impl="cuda"), inputs
-    )
+    options: Mapping[str, Any] = {"activation": "silu", "cu_seqlens": _offsets(device), "impl": "cuda"}
+    return lambda: _answer(causal_conv1d(**inputs, **options), inputs, backward)

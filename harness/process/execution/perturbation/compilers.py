@@ -2,7 +2,6 @@
 
 # mypy: allow-untyped-calls
 
-import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,7 +22,7 @@ def pauses_compiled_in(seed: int) -> Iterator[None]:
     with ExitStack() as compilers:
         compilers.enter_context(cuda.changed_ptx(_pauses_of(seed)))
         if "triton" in sys.modules:
-            compilers.enter_context(_triton_stages(seed))
+            compilers.enter_context(_changed_triton(seed))
         yield
 
 
@@ -34,22 +33,26 @@ def _pauses_of(seed: int) -> Callable[[str], str]:
 
 
 @contextmanager
-def _triton_stages(seed: int) -> Iterator[None]:
-    """Triton's stage that makes PTX changes it. The stages' key is part of the key of each compiled kernel."""
+def _changed_triton(seed: int) -> Iterator[None]:
+    """Triton compiles with pauses, and keeps such kernels apart, on disk too: by a word in their options.
+
+    Triton 3.5 takes that word from a launch, newer versions from a setting.
+    """
     from triton import knobs  # noqa: PLC0415  (a kernel's process has it only if its kernel needs it)
+    from triton.backends.nvidia.compiler import CUDABackend  # noqa: PLC0415
+    from triton.runtime.jit import JITFunction  # noqa: PLC0415
 
-    earlier_hook, pauses, key = knobs.runtime.add_stages_inspection_hook, _pauses_of(seed), f"packproof-pauses-{seed}"
+    make_ptx, run, word = CUDABackend.make_ptx, JITFunction.run, f"packproof pauses {seed}"
 
-    def hook(backend: Any = None, stages: Any = None, *arguments: Any) -> tuple[str, str] | None:
-        if stages is None:
-            text = key + (earlier_hook()[0] if earlier_hook else "")
-            return text, hashlib.sha256(text.encode()).hexdigest()
-        if earlier_hook:
-            earlier_hook(backend, stages, *arguments)
-        make_ptx = stages.get("ptx")
-        if make_ptx is not None:
-            stages["ptx"] = lambda source, metadata: pauses(make_ptx(source, metadata))
-        return None
+    def with_pauses_made(backend: Any, *arguments: Any, **options: Any) -> str:
+        return with_pauses(make_ptx(backend, *arguments, **options), seed)
 
-    with patch.object(knobs.runtime, "add_stages_inspection_hook", hook):
+    def run_with_word(function: Any, *arguments: Any, **options: Any) -> Any:
+        return run(function, *arguments, **{**options, "instrumentation_mode": word})
+
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(CUDABackend, "make_ptx", with_pauses_made))
+        patches.enter_context(patch.object(JITFunction, "run", run_with_word))
+        if hasattr(knobs.compilation, "instrumentation_mode"):
+            patches.enter_context(patch.object(knobs.compilation, "instrumentation_mode", word))
         yield

@@ -3,6 +3,8 @@
 # mypy: allow-untyped-calls
 
 import random
+from functools import cache
+from typing import Any
 
 import torch
 from torch.cuda import _utils as driver
@@ -34,6 +36,16 @@ SPIN:
 """
 
 
+@cache
+def _spin_kernel(device: torch.device, shared: int) -> Any:
+    """The kernel that spins, of which a block may have so many bytes of shared memory."""
+    with torch.cuda.device(device):
+        module: Any = driver._cuda_load_module(_SPIN)
+        kernel = module.packproof_spin
+        kernel.set_shared_memory_config(shared)
+    return kernel
+
+
 class Load:
     """Work on streams of its own, beside the calls on the current one; each `disturb` draws other work.
 
@@ -43,13 +55,11 @@ class Load:
 
     def __init__(self, device: torch.device, random_source: random.Random) -> None:
         self._random = random_source
-        with torch.cuda.device(device):
-            self._spin = driver._cuda_load_module(_SPIN, ["packproof_spin"])["packproof_spin"]
         self._spinning, self._copying = torch.cuda.Stream(device), torch.cuda.Stream(device)
-        features = torch.cuda.get_device_properties(device)
+        features: Any = torch.cuda.get_device_properties(device)
         self._blocks = features.multi_processor_count
         self._most_shared = min(_MOST_SHARED, features.shared_memory_per_block_optin)
-        self._spin.set_shared_memory_config(self._most_shared)
+        self._spin = _spin_kernel(device, self._most_shared)
         self._source = torch.empty(_TRAFFIC_BYTES, dtype=torch.uint8, device=device)
         self._destination = torch.empty_like(self._source)
         self._cache_lines = torch.empty(_L2_BYTES, dtype=torch.uint8, device=device)
