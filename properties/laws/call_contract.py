@@ -98,9 +98,13 @@ def _compare_runs(
 
 def _cases_with_crowds(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     """The drawn cases; for a deterministic kernel also packs so large that every program of a GPU adds to one sum."""
-    sizes = space.model_sizes[:1] if space.promises.deterministic else ()
+    return [*drawn_cases, *(_crowds(space) if space.promises.deterministic else ())]
+
+
+def _crowds(space: Space) -> list[Case]:
+    sizes = space.model_sizes[:1]
     crowds = [golden_case(space, 0, CROWDED_LENGTHS, size, rich=rich) for size in sizes for rich in (True, False)]
-    return [*drawn_cases, *dict.fromkeys(crowds)]
+    return list(dict.fromkeys(crowds))
 
 
 DETERMINISM = Property(
@@ -125,6 +129,7 @@ def _races(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     tensors, result = kernel.run_with_result(
         sample, mode="perturbed", repeats=PERTURBED_CALLS, note="in calls under perturbation"
     )
+    kernel.perturbed_calls[RACES.name] += result.perturbed_calls
     note = f"in {result.different_calls} of {result.perturbed_calls} calls under perturbation"
     yield from _compare_runs(kernel, sample, baseline, tensors, note)
 
@@ -133,7 +138,7 @@ RACES = Property(
     "races",
     LAWS["races"],
     _races,
-    cases=_cases_with_crowds,
+    cases=lambda space, drawn_cases: [*drawn_cases, *_crowds(space)],
     skip_reason=needs_gpu("warps and blocks run beside each other on a GPU alone: use --device cuda"),
     decides_mutants=False,
     shares="nothing",
