@@ -58,7 +58,7 @@ LAWS: Mapping[str, str] = {
         "A new layout of known shapes makes it compile, tune and read nothing on the host, and keep no more memory."
     ),
     "races": (
-        "On a GPU, called many times while warps, blocks and launches are delayed, it gives the same result each time."
+        "On request, on a GPU: called many times while warps, blocks and launches are delayed, it gives one result."
     ),
     "size": (
         "Past 2^32 elements, 131,071 sequences and 65,535 chunks of 256 tokens a pack gives what it gives elsewhere."

@@ -1,4 +1,4 @@
-// Small kernels whose threads share memory, correct unless BUG names what is left out: the seeded bugs of the race tier.
+// Small kernels whose threads share memory, correct unless BUG names an omission: the seeded bugs of the race tier.
 // Inputs are small whole numbers, so that every sum is exact.
 
 #include "hardware.cuh"

@@ -24,7 +24,7 @@ class Bug:
     """A race in a kernel."""
 
     name: str
-    """What is left out, in words joined by hyphens."""
+    """The omission, in words joined by hyphens."""
     source: str
     """The file and the kernel, as "file:kernel"."""
     prepare: Callable[[torch.device, bool], PreparedCall]

@@ -1,4 +1,4 @@
-// Small kernels whose blocks share global memory, correct unless BUG names what is left out. `words` are zero at first.
+// Small kernels whose blocks share global memory, correct unless BUG names an omission. `words` are zero at first.
 
 #include "hardware.cuh"
 

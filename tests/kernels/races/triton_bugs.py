@@ -56,7 +56,7 @@ def _summed(x: Tensor, _parts: Tensor, _words: Tensor, bug: str) -> Tensor:
 
 
 def _two_streams(x: Tensor, parts: Tensor, _: Tensor, bug: str) -> Tensor:
-    """Doubled on a stream of its own, of whose end the caller's stream is told unless the bug is there."""
+    """Doubled on a stream of its own, for which the caller's stream waits unless the bug is there."""
     current, side = torch.cuda.current_stream(), _side_stream(x.device)
     doubled = parts[: len(x)]
     side.wait_stream(current)

@@ -1,6 +1,7 @@
 """Makes one call many times under perturbation, and keeps the answer farthest from the first one."""
 
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from packproof.harness.process.execution.perturbation.load import Load
 
 Answer = TypeVar("Answer")
 
+_MOST_SECONDS = 30.0  # for all calls: fewer are made of a kernel that takes longer
 _BACK_TO_BACK = 4  # calls that are launched before the first answer is read
 
 
@@ -48,7 +50,7 @@ def repeat_perturbed(
     seed: int,
     with_pauses: float = 0.75,
 ) -> Repetition[Answer]:
-    """Make a call so many times, each with other pauses and other work beside it.
+    """Make a call so many times, each with other pauses and other work beside it; after 30 seconds, no more.
 
     other_call: one with other values, before each: the memory that a call finds holds another answer than its own.
     tensors_of: the tensors of an answer that are compared.
@@ -61,7 +63,10 @@ def repeat_perturbed(
         call()  # compiles it, for the calls below to run back to back
     repetition, random_source = Repetition(first), random.Random(seed)
     load = Load(device, random_source)
+    deadline = time.monotonic() + _MOST_SECONDS
     for count in _batches(calls):
+        if time.monotonic() > deadline:
+            break
         load.hold_back()
         answers = []
         for _ in range(count):

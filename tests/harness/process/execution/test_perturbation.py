@@ -150,7 +150,7 @@ for seed in (None, 3, None, 3, 4):
         with pauses_compiled_in(seed):
             compiled.append(kernel.warmup(torch.float32, 512, grid=(1,)))
 print([k.asm["ptx"].count("nanosleep") > 0 for k in compiled])
-print(compiled[0] is compiled[2], compiled[1] is compiled[3], compiled[3] is compiled[4])
+print(compiled[0] is compiled[2], compiled[1] is compiled[3], len({k.hash for k in compiled}))  # a hash names a file
 """
 
 
@@ -159,9 +159,8 @@ def test_triton_keeps_kernels_with_pauses_apart_on_disk_too(tmp_path: Path) -> N
     script = tmp_path / "compiles.py"
     script.write_text(TRITON, encoding="utf-8")
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
-    for _ in ("compiled", "read from disk"):
-        done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
-        assert done.stdout.splitlines() == ["[False, True, False, True, True]", "True True False"], done.stderr
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["[False, True, False, True, True]", "True True 3"], done.stderr
 
 
 class _Program:
