@@ -16,7 +16,7 @@ _QUEUE_NANOSECONDS = 200_000  # longer than the host needs to launch the calls t
 
 _SPIN = """\
 .version 7.0
-.target sm_70
+.target sm_75
 .address_size 64
 .visible .entry packproof_spin(.param .u32 nanoseconds)
 {
