@@ -4,7 +4,7 @@
 
 import random
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.cuda import _utils as driver
@@ -47,7 +47,8 @@ def _spin_kernel(device: torch.device, shared: int) -> Any:
 
 
 class Load:
-    """Work on streams of its own, beside the calls on the current one; each `disturb` draws other work.
+    """Work on streams of its own, beside the calls on the current one; each `disturb` draws other work. Use it in a
+    `with` block.
 
     device: a GPU.
     random_source: draws it.
@@ -63,6 +64,17 @@ class Load:
         self._source = torch.empty(_TRAFFIC_BYTES, dtype=torch.uint8, device=device)
         self._destination = torch.empty_like(self._source)
         self._cache_lines = torch.empty(_L2_BYTES, dtype=torch.uint8, device=device)
+
+    def __enter__(self) -> Self:
+        self._wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wait()
+
+    def _wait(self) -> None:
+        """Before the copies and after them: memory that the allocator hands on may be in use on another stream."""
+        torch.cuda.synchronize(self._source.device)
 
     def hold_back(self) -> None:
         """The current stream waits: what is launched meanwhile runs back to back."""

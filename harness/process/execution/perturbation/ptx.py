@@ -13,7 +13,7 @@ _FUNCTION = re.compile(r"^\s*(?:\.(?:visible|weak|extern|common)\s+)*\.(?:entry|
 _STATEMENT = re.compile(r"^\s*(?:@!?%\w+\s+)?(?P<opcode>[a-z][\w.:]*)\b.*;\s*(?://.*)?$")
 _BARRIER = re.compile(
     r"bar\.|barrier\.|mbarrier\.(?!init|inval)|cp\.async\.(?:bulk\.)?(?:wait_|commit_group)|cp\.async\.mbarrier"
-    r"|wgmma\.(?:wait_group|commit_group)|fence\b|membar\b"
+    r"|wgmma\.(?:wait_group|commit_group)|tcgen05\.(?:wait|commit|fence)|fence\b|membar\b"
 )
 _MEMORY = re.compile(
     r"(?:ld|st)\.(?!param|const|local)|atom\.|red\.(?!async)|ldmatrix\.|stmatrix\.|cp\.(?:async|reduce)\b"

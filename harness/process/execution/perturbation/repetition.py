@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -61,44 +61,35 @@ def repeat_perturbed(
     expected = {name: x.detach().clone() for name, x in tensors_of(first).items()}
     with pauses_compiled_in(seed):
         call()  # compiles it, for the calls below to run back to back
-    repetition, random_source = Repetition(first), random.Random(seed)
-    load = Load(device, random_source)
-    deadline = time.monotonic() + _MOST_SECONDS
-    for count in _batches(calls):
-        if time.monotonic() > deadline:
-            break
-        load.hold_back()
-        answers = []
-        for _ in range(count):
-            pauses = pauses_compiled_in(seed) if random_source.random() < with_pauses else nullcontext()
-            with pauses:
-                other_call()
-                load.disturb()
-                answers.append(call())
-        distances = torch.stack([distance(tensors_of(answer), expected, device) for answer in answers]).tolist()
-        for answer, largest in zip(answers, distances, strict=True):
-            repetition.add(answer, largest)
+    repetition, random_source, deadline = Repetition(first), random.Random(seed), time.monotonic() + _MOST_SECONDS
+    with Load(device, random_source) as load:
+        while repetition.calls < calls and time.monotonic() < deadline:
+            load.hold_back()
+            answers = []
+            for _ in range(min(_BACK_TO_BACK, calls - repetition.calls)):
+                with pauses_compiled_in(seed) if random_source.random() < with_pauses else nullcontext():
+                    other_call()
+                    load.disturb()
+                    answers.append(call())
+            distances = torch.stack([distance(tensors_of(answer), expected, device) for answer in answers])
+            for answer, largest in zip(answers, distances.tolist(), strict=True):
+                repetition.add(answer, largest)
     return repetition
-
-
-def _batches(calls: int) -> Iterator[int]:
-    for start in range(0, calls, _BACK_TO_BACK):
-        yield min(_BACK_TO_BACK, calls - start)
 
 
 def distance(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], device: torch.device) -> Tensor:
     """The largest difference of an element, fp32 () on the device: infinite where one of both is NaN or missing."""
     largest = torch.zeros((), device=device)
-    if tensors.keys() != expected.keys():
+    if any(tensors.keys() ^ expected.keys()) or any(x.shape != expected[name].shape for name, x in tensors.items()):
         return largest + torch.inf
     for name, x in tensors.items():
-        y = expected[name]
-        if x.shape != y.shape:
-            return largest + torch.inf
         if x.numel():
-            is_same = (x == y) | (x.isnan() & y.isnan())
-            difference = torch.where(is_same, 0.0, (x.float() - y.float()).abs())
-            # unequal, but by less than fp32 can say
-            difference = torch.where(is_same, difference, difference.clamp_min(torch.finfo(torch.float32).tiny))
-            largest = torch.maximum(largest, difference.nan_to_num(nan=torch.inf).max())
+            largest = torch.maximum(largest, _differences(x, expected[name]).max())
     return largest
+
+
+def _differences(x: Tensor, y: Tensor) -> Tensor:
+    """0 for the same values and for two NaN, infinity where one of both is NaN; above 0 elsewhere, whatever fp32 says."""
+    is_same = (x == y) | (x.isnan() & y.isnan())
+    differences = (x.float() - y.float()).abs().clamp_min(torch.finfo(torch.float32).tiny)
+    return torch.where(is_same, 0.0, differences.nan_to_num(nan=torch.inf))

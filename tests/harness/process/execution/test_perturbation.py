@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -191,6 +191,12 @@ class NoLoad:
     """No other work: there is no GPU."""
 
     def __init__(self, device: torch.device, random_source: random.Random) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         pass
 
     def hold_back(self) -> None:
