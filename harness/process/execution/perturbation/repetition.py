@@ -89,7 +89,7 @@ def distance(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], devi
 
 
 def _differences(x: Tensor, y: Tensor) -> Tensor:
-    """0 for the same values and for two NaN, infinity where one of both is NaN; above 0 elsewhere, whatever fp32 says."""
+    """0 for the same values and for two NaN, infinity for NaN and a number, above 0 elsewhere, whatever fp32 says."""
     is_same = (x == y) | (x.isnan() & y.isnan())
     differences = (x.float() - y.float()).abs().clamp_min(torch.finfo(torch.float32).tiny)
     return torch.where(is_same, 0.0, differences.nan_to_num(nan=torch.inf))
