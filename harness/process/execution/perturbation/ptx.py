@@ -98,12 +98,14 @@ def with_pauses(ptx: str, seed: int) -> str:
 
 
 def _bodies(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """The lines of the braces around each function's body."""
-    opening, in_head = -1, False
+    """The lines of the braces around each function's body. Those of scopes and operands inside stand in any column."""
+    opening, depth, in_head = -1, 0, False
     for n, line in enumerate(lines):
-        in_head = (in_head or bool(_FUNCTION.match(line))) and not line.rstrip().endswith(";")
-        if in_head and opening < 0 and line.startswith("{"):
+        code = line.partition("//")[0]
+        in_head = (in_head or bool(_FUNCTION.match(code))) and not code.rstrip().endswith(";")
+        if in_head and code.startswith("{"):
             opening, in_head = n, False
-        elif opening >= 0 and line.startswith("}"):
+        depth += code.count("{") - code.count("}")
+        if opening >= 0 and depth == 0:
             yield opening, n
             opening = -1

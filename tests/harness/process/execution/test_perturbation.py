@@ -62,11 +62,11 @@ $L__BB0_1: // a loop
 	// end inline asm
 	mbarrier.arrive.shared::cta.b64 _, [%r2];
 	{
-	.reg .pred done;
+.reg .pred done;
 again:
-	mbarrier.try_wait.parity.shared::cta.b64 done, [%r2], 0;
-	@!done bra again;
-	}
+mbarrier.try_wait.parity.shared::cta.b64 done, [%r2], 0;
+@!done bra again;
+}
 	st.shared.f32 [tile], %f1;
 	@%p1 atom.global.add.f32 %f2, [%rd2], %f1;
 	wgmma.commit_group.sync.aligned;
