@@ -81,8 +81,8 @@ mbarrier.try_wait.parity.shared::cta.b64 done, [%r2], 0;
 .b8 1
 	}
 """
-# bar.sync, wait_group, arrive, try_wait, commit_group, wgmma.wait_group, fence; ld.global, st.shared, atom, st.global
-PLACES = 11
+# bar.sync, wait_group, arrive, try_wait, wgmma.wait_group, fence; ld.global, st.shared, atom, st.global
+PLACES = 10
 FUNCTIONS = 2
 
 
@@ -106,7 +106,11 @@ def test_barriers_and_memory_have_a_pause_on_both_sides() -> None:
     changed = with_pauses(PTX, seed=5)
     for line in ("	bar.sync 	0;\n", "	st.shared.f32 [tile], %f1;\n", "	wgmma.wait_group.sync.aligned 0;\n"):
         assert f"{ptx._PAUSE}{line}{ptx._PAUSE}" in changed
-    for line in ("	ld.param.u64 %rd1, [x];\n", "	@%p1 mbarrier.init.shared::cta.b64 [%r2], 128;\n"):
+    for line in (
+        "	ld.param.u64 %rd1, [x];\n",
+        "	wgmma.commit_group.sync.aligned;\n",
+        "	@%p1 mbarrier.init.shared::cta.b64 [%r2], 128;\n",
+    ):
         assert f"{ptx._PAUSE}{line}" not in changed
 
 
