@@ -19,7 +19,7 @@ _BARRIER = re.compile(
 _MEMORY = re.compile(
     r"(?:ld|st)\.(?!param|const|local)|atom\.|red\.(?!async)|ldmatrix\.|stmatrix\.|cp\.(?:async|reduce)\b"
 )
-_MOST_MEMORY = 256  # places of a function at loads and stores that pause: more would mostly lengthen compilation
+_MOST_MEMORY = 128  # places of a function at loads and stores that pause: more would mostly lengthen compilation
 
 _STATE, _LIMIT, _SPAN, _NOW, _PAUSES = (f"%packproof_{n}" for n in ("state", "limit", "span", "now", "pauses"))
 
@@ -78,7 +78,7 @@ _PAUSE = f"""\
 
 def with_pauses(ptx: str, seed: int) -> str:
     """The module with pauses at the start of each function, before and after each barrier, wait and fence, and before
-    and after loads, stores and atomics; of these places in at most 256 a function, drawn by the seed.
+    and after loads, stores and atomics; of these last places 128 a function at most, drawn by the seed.
 
     ptx: for sm_70 or newer, of which each statement ends its line.
     """
