@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from tests.kernels.races.trial import SEEDED, Outcome
 
-_AT_ONCE = 6  # processes: one makes its calls, the others import and compile
+_AT_ONCE = 10  # processes: one makes its calls, the others import and compile
 _WIDTHS = (46, 40, 12, 12, 12, 12)
 _TAIL = 4  # lines of a trial that failed
 
@@ -46,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.kernels.races", description=__doc__)
     parser.add_argument("--only", default="", help="bugs with this regular expression in their names")
-    parser.add_argument("--calls", type=int, default=256, help="calls of each bug, in each way")
+    parser.add_argument("--calls", type=int, default=128, help="calls of each bug, in each way")
     parser.add_argument("--mutants", type=int, default=12, help="mutants of packproof's own sources")
     parser.add_argument("--seconds", type=float, default=540, help="for all; what is not reached is said")
-    parser.add_argument("--seconds-of-check", type=float, default=180, help="of these, for packproof's own kernels")
+    parser.add_argument("--seconds-of-check", type=float, default=240, help="of these, for packproof's own kernels")
     return parser
 
 
@@ -78,6 +78,7 @@ def _run_trial(name: str, calls: int, lock: str, deadline: float) -> Outcome | s
         return "not done in time"
     if done.returncode:
         return f"exit code {done.returncode}: " + " | ".join(done.stderr.strip().splitlines()[-_TAIL:])
+    print(done.stderr.splitlines()[-1], file=sys.stderr, flush=True)  # its times
     return Outcome(**json.loads(done.stdout.splitlines()[-1]))
 
 

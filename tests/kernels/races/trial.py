@@ -8,21 +8,25 @@ import faulthandler
 import fcntl
 import json
 import sys
+import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from triton.runtime.jit import JITFunction
 
 from packproof.harness.process.execution.perturbation.compilers import pauses_compiled_in
 from packproof.harness.process.execution.perturbation.repetition import distance, repeat_perturbed
+from packproof.kernels import cuda
 from tests.kernels.races import cuda_bugs, mutants, triton_bugs
 from tests.kernels.races.bug import Bug, PreparedCall, Tensors
 
-_SECONDS = 60  # of a trial, compilation included
+_SECONDS = 60  # of a trial's calls
 SEEDED = {bug.name: bug for bug in (*cuda_bugs.BUGS, *triton_bugs.BUGS)}
 
 
@@ -74,26 +78,44 @@ def _perturbed(prepared: PreparedCall, calls: int, device: torch.device, *, with
 
 
 def _compile(bug: Bug, device: torch.device) -> None:
-    """Compile what takes long while other trials run."""
-    faulthandler.dump_traceback_later(2 * _SECONDS, exit=True)
-    call = bug.prepare(device, True).call
-    for pauses in (nullcontext(), pauses_compiled_in(0)):
-        with pauses:
+    """Compile the kernels while another trial runs, and launch none of them."""
+    run, compiled = JITFunction.run, cuda.Kernels._kernel
+
+    def warm_up(function: Any, *arguments: Any, **options: Any) -> Any:
+        return run(function, *arguments, **{**options, "warmup": True})
+
+    def load(kernels: Any, kernel: str, programs: int, threads: int, shared: int, arguments: object) -> None:
+        from cuda.core import Device  # noqa: PLC0415  (no CPU has it)
+
+        Device(kernels._device.index).set_current()  # in a thread of autograd too
+        compiled(kernels, kernel, shared)
+
+    with patch.object(JITFunction, "run", warm_up), patch.object(cuda.Kernels, "launch", load):
+        for call in [bug.prepare(device, broken).call for broken in _forms(bug)]:
             call()
+            with pauses_compiled_in(0):
+                call()
     torch.cuda.synchronize()
-    faulthandler.cancel_dump_traceback_later()
+
+
+def _forms(bug: Bug) -> tuple[bool, ...]:
+    """With the bug, and without it unless it is a mutant."""
+    return (False, True) if bug.name in SEEDED else (True,)
 
 
 def main(name: str, calls: str, lock: str) -> None:
     """Wait until no other trial runs, then make this one."""
-    bug, device = find_bug(name), torch.device("cuda", torch.cuda.current_device())
-    if name not in SEEDED:
-        _compile(bug, device)
+    bug, device, start = find_bug(name), torch.device("cuda", torch.cuda.current_device()), time.monotonic()
+    _compile(bug, device)
+    compiled = time.monotonic()
     with Path(lock).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         faulthandler.dump_traceback_later(_SECONDS, exit=True)  # a bug may hang
+        locked = time.monotonic()
         outcome = run_trial(bug, int(calls), device)
         torch.cuda.synchronize()
+    times = f"compiled in {compiled - start:.1f} s, called in {time.monotonic() - locked:.1f} s"
+    print(f"{name}: {times}", file=sys.stderr)
     print(json.dumps(asdict(outcome)), flush=True)
 
 
