@@ -13,17 +13,15 @@ enum Bug {
     TOTAL_READ_BEFORE_WRITTEN,
     SCRATCH_OF_TWO_REDUCTIONS,
     HISTOGRAM_WITHOUT_ATOMICS,
-    FLAG_IN_SHARED_BEFORE_DATA,
     HALVES_OF_A_WARP,
     COPY_WAIT_OFF_BY_ONE,
     COPY_WAIT_WITHOUT_SYNC,
     COPY_INTO_STAGE_STILL_READ,
     PHASE_NOT_FLIPPED,
-    ONE_ARRIVAL_TOO_FEW,
-    EMPTY_NOT_AWAITED,
     BULK_STORE_STILL_READING,
     NAMED_BARRIER_OF_CONSUMERS_ALONE,
     ARRIVAL_BEFORE_THE_LAST_READ,
+    ARRIVAL_WITHOUT_SYNCWARP,
 };
 
 // Double-buffered tiles: one barrier for each of them, since a tile is overwritten two steps later
@@ -147,35 +145,6 @@ extern "C" __global__ void __launch_bounds__(256) histogram(float* y, const floa
     if (t < 8) y[blockIdx.x * 8 + t] = count[t];
 }
 
-// A warp writes, then raises a flag for another one that spins
-extern "C" __global__ void __launch_bounds__(64) flag(float* y, const float* x, int steps) {
-    __shared__ volatile float data[32];
-    __shared__ volatile int ready, taken;
-    int t = threadIdx.x % 32;
-    bool writes = threadIdx.x < 32;
-    if (threadIdx.x == 0) ready = taken = 0;
-    __syncthreads();
-    for (int k = 0; k < steps; k++) {
-        if (writes) {
-            while (taken < k) {}
-            __syncwarp();
-            float value = x[(blockIdx.x * steps + k) * 32 + t];
-            if (BUG == FLAG_IN_SHARED_BEFORE_DATA && t == 0) ready = k + 1;
-            data[t] = value;
-            __threadfence_block();
-            __syncwarp();
-            if (t == 0) ready = k + 1;
-        } else {
-            while (ready < k + 1) {}
-            __threadfence_block();
-            __syncwarp();
-            y[(blockIdx.x * steps + k) * 32 + t] = data[31 - t];
-            __syncwarp();
-            if (t == 0) taken = k + 1;
-        }
-    }
-}
-
 // Both halves of a warp write, each in a branch of its own, and read what the other one wrote
 extern "C" __global__ void __launch_bounds__(32) halves(float* y, const float* x, int steps) {
     __shared__ volatile float data[32];
@@ -224,12 +193,13 @@ extern "C" __global__ void __launch_bounds__(128) copies(float* y, const float* 
 // A warp copies tiles into a ring of two stages, four warps read them
 extern "C" __global__ void __launch_bounds__(160) ring(float* y, const float* x, int steps) {
     __shared__ __align__(128) float tile[2][1024];
-    __shared__ __align__(8) unsigned long long full[2], empty[2];
+    __shared__ __align__(8) unsigned long long full[2];
+    __shared__ __align__(8) unsigned long long empty[2];
     int t = threadIdx.x;
     if (t == 0) {
         for (int stage = 0; stage < 2; stage++) {
             mbarrier_init(address_of(&full[stage]), 1);
-            mbarrier_init(address_of(&empty[stage]), BUG == ONE_ARRIVAL_TOO_FEW ? 3 : 4);  // the last warp's
+            mbarrier_init(address_of(&empty[stage]), 4);
         }
         fence_mbarrier_init();
     }
@@ -238,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(160) ring(float* y, const float* x,
     if (t >= 128) {
         for (int k = 0; k < steps && t == 128; k++) {
             unsigned phase = k / 2 & 1;
-            if (BUG != EMPTY_NOT_AWAITED) mbarrier_wait(address_of(&empty[k & 1]), phase ^ 1);
+            mbarrier_wait(address_of(&empty[k & 1]), phase ^ 1);
             mbarrier_arrive_expect(address_of(&full[k & 1]), 4096);
             bulk_load(address_of(tile[k & 1]), from + k * 1024, 4096, address_of(&full[k & 1]));
         }
@@ -247,13 +217,13 @@ extern "C" __global__ void __launch_bounds__(160) ring(float* y, const float* x,
     }
     float sum = 0;
     for (int k = 0; k < steps; k++) {
-        unsigned phase = BUG == PHASE_NOT_FLIPPED ? 0 : k / 2 & 1;
+        bool late = BUG == PHASE_NOT_FLIPPED && k >= steps - 2;  // at the last use of a stage: nothing can hang
+        unsigned phase = (late ? k / 2 - 1 : k / 2) & 1;
         mbarrier_wait(address_of(&full[k & 1]), phase);
         if (BUG == ARRIVAL_BEFORE_THE_LAST_READ && t % 32 == 0) mbarrier_arrive(address_of(&empty[k & 1]));
         for (int j = 0; j < 8; j++) sum += (k + 1) * tile[k & 1][(t + 128 * j + 32 * k) & 1023] * (j + 1);
-        __syncwarp();
-        bool arrives = BUG == ONE_ARRIVAL_TOO_FEW ? t < 96 : BUG != ARRIVAL_BEFORE_THE_LAST_READ;
-        if (arrives && t % 32 == 0) mbarrier_arrive(address_of(&empty[k & 1]));
+        if (BUG != ARRIVAL_WITHOUT_SYNCWARP) __syncwarp();
+        if (BUG != ARRIVAL_BEFORE_THE_LAST_READ && t % 32 == 0) mbarrier_arrive(address_of(&empty[k & 1]));
     }
     y[blockIdx.x * 128 + t] = sum;
 }

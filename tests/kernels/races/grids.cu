@@ -1,9 +1,11 @@
-// Small kernels whose blocks share global memory, correct unless BUG names an omission. `words` are zero at first.
+// Small kernels that wait by spinning: warps of a block, or blocks, which share global memory. Correct unless BUG names
+// an omission. `words` are zero at first.
 
 #include "hardware.cuh"
 
 enum Bug {
     NONE,
+    FLAG_IN_SHARED_BEFORE_DATA,
     NO_FENCE_BEFORE_THE_COUNT,
     NO_SYNC_BEFORE_THE_COUNT,
     FLAG_BEFORE_VALUE,
@@ -14,6 +16,36 @@ enum Bug {
     HALO_OF_A_NEIGHBOUR_IN_PLACE,
     NO_FENCE_AFTER_THE_FLAG,
 };
+
+// A warp writes, then raises a flag for another one that spins
+extern "C" __global__ void __launch_bounds__(64) flag(float* y, const float* x, int steps) {
+    __shared__ volatile float data[32];
+    __shared__ volatile int ready;
+    __shared__ volatile int taken;
+    int t = threadIdx.x % 32;
+    bool writes = threadIdx.x < 32;
+    if (threadIdx.x == 0) ready = taken = 0;
+    __syncthreads();
+    for (int k = 0; k < steps; k++) {
+        if (writes) {
+            while (taken < k) {}
+            __syncwarp();
+            float value = x[(blockIdx.x * steps + k) * 32 + t];
+            if (BUG == FLAG_IN_SHARED_BEFORE_DATA && t == 0) ready = k + 1;
+            data[t] = value;
+            __threadfence_block();
+            __syncwarp();
+            if (t == 0) ready = k + 1;
+        } else {
+            while (ready < k + 1) {}
+            __threadfence_block();
+            __syncwarp();
+            y[(blockIdx.x * steps + k) * 32 + t] = data[31 - t];
+            __syncwarp();
+            if (t == 0) taken = k + 1;
+        }
+    }
+}
 
 // Each block leaves 256 parts; the last one to count itself adds them all
 extern "C" __global__ void __launch_bounds__(256) last_block(float* y, const float* x, float* parts, int* words) {
