@@ -13,12 +13,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
 
 from tests.kernels.races.trial import SEEDED, Outcome
 
 _AT_ONCE = 10  # processes: one makes its calls, the others import and compile
 _WIDTHS = (46, 40, 12, 12, 12, 12)
-_TAIL = 4  # lines of a trial that failed
+_TAIL, _WIDEST = 4, 400  # lines and characters of a trial that failed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,21 +28,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     deadline = time.monotonic() + options.seconds
     names = [name for name in [*SEEDED, *_mutant_names(options.mutants)] if re.search(options.only, name)]
+    outcomes, failures = [o for o in _earlier(options.resume) if o.name in names], 0
     _print_row("bug", "kernel", "plain", "load", "perturbed", "correct")
-    outcomes, failures = [], 0
-    for name, outcome in _trials(names, options.calls, deadline - options.seconds_of_check):
-        if isinstance(outcome, Outcome):
-            outcomes.append(outcome)
-            shares = (outcome.plain, outcome.with_load, outcome.perturbed, outcome.correct)
-            texts = ("-" if n is None else f"{n} of {outcome.calls}" for n in shares)
-            _print_row(name, outcome.source, *texts)
+    for outcome in outcomes:
+        _print_outcome(outcome)
+    remaining = [name for name in names if name not in {o.name for o in outcomes}]
+    for name, result in _trials(remaining, options.calls, deadline - options.seconds_of_check):
+        if isinstance(result, Outcome):
+            outcomes.append(result)
+            _print_outcome(result)
+            if options.resume:
+                with options.resume.open("a", encoding="utf-8") as file:
+                    print(json.dumps(asdict(result)), file=file)
         else:
             failures += 1
-            _print_row(name, outcome)
+            _print_row(name, result)
     print(_summary(outcomes), flush=True)
     alarms = sum(bool(outcome.correct) for outcome in outcomes)
     quiet = _check_own_kernels(deadline) if options.seconds_of_check else True
     return int(bool(failures or alarms or not quiet))
+
+
+def _earlier(file: Path | None) -> list[Outcome]:
+    if file is None or not file.exists():
+        return []
+    return [Outcome(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", help="bugs with this regular expression in their names")
     parser.add_argument("--calls", type=int, default=128, help="calls of each bug, in each way")
     parser.add_argument("--mutants", type=int, default=12, help="mutants of packproof's own sources")
+    parser.add_argument("--resume", type=Path, help="a file of outcomes: those in it are not run, others are appended")
     parser.add_argument("--seconds", type=float, default=540, help="for all; what is not reached is said")
     parser.add_argument("--seconds-of-check", type=float, default=240, help="of these, for packproof's own kernels")
     return parser
@@ -77,9 +90,15 @@ def _run_trial(name: str, calls: int, lock: str, deadline: float) -> Outcome | s
     except subprocess.TimeoutExpired:
         return "not done in time"
     if done.returncode:
-        return f"exit code {done.returncode}: " + " | ".join(done.stderr.strip().splitlines()[-_TAIL:])
+        return f"exit code {done.returncode}: " + " | ".join(done.stderr.strip().splitlines()[-_TAIL:])[:_WIDEST]
     print(done.stderr.splitlines()[-1], file=sys.stderr, flush=True)  # its times
     return Outcome(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _print_outcome(outcome: Outcome) -> None:
+    shares = (outcome.plain, outcome.with_load, outcome.perturbed, outcome.correct)
+    texts = ("-" if n is None else f"{n} of {outcome.calls}" for n in shares)
+    _print_row(outcome.name, outcome.source, *texts)
 
 
 def _print_row(*cells: str) -> None:
