@@ -17,7 +17,7 @@ from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import CROWDED_LENGTHS, Space, golden_case
 from packproof.properties.judgement.comparison import Comparison, Origin
 from packproof.properties.judgement.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.property import Illustration, Property, needs_gpu
+from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.violation import Violation
 
 STRIDES_REFUSED = ("stride", "contiguous")  # words of an error that declines the strides of a tensor
@@ -134,12 +134,18 @@ def _races(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     yield from _compare_runs(kernel, sample, baseline, tensors, note)
 
 
+def _races_skip_reason(space: Space) -> str:
+    if torch.version.hip:
+        return "the blocks that spin beside a kernel are in PTX, and AMD's GPUs do not run it"
+    return "" if space.on_gpu else "warps and blocks run beside each other on a GPU alone: use --device cuda"
+
+
 RACES = Property(
     "races",
     LAWS["races"],
     _races,
     cases=lambda space, drawn_cases: [*drawn_cases, *_crowds(space)],
-    skip_reason=needs_gpu("warps and blocks run beside each other on a GPU alone: use --device cuda"),
+    skip_reason=_races_skip_reason,
     decides_mutants=False,
     shares="nothing",
     illustration=Illustration(
