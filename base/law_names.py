@@ -57,10 +57,15 @@ LAWS: Mapping[str, str] = {
     "steady": (
         "A new layout of known shapes makes it compile, tune and read nothing on the host, and keep no more memory."
     ),
+    "races": (
+        "On request, on a GPU: called many times while warps, blocks and launches are delayed, it gives one result."
+    ),
     "size": (
         "Past 2^32 elements, 131,071 sequences and 65,535 chunks of 256 tokens a pack gives what it gives elsewhere."
     ),
 }
+
+ON_REQUEST = frozenset({"races"})  # judged where they are named, for the time that they take
 
 MODULE_LAWS: Mapping[str, str] = {
     "isolation": (

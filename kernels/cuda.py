@@ -3,7 +3,8 @@
 # mypy: allow-untyped-calls
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,8 @@ _PART = re.compile(r'#include "(?!(?:hardware|hopper|wgmma)\.cuh)(\w+\.cuh)"')
 _INSTRUCTIONS = re.compile(r'#include "((?:hardware|hopper|wgmma)\.cuh)"')
 _PARAMETER = re.compile(r"([^,]*?)(\w+)\s*(?:,|$)")
 _STATIC_SHARED = 48 * 1024  # bytes of shared memory that need no opt-in
+
+_ptx_pass: Callable[[str], str] | None = None
 
 Macros = tuple[tuple[str, str], ...]
 IMPLEMENTATIONS = ("auto", "triton", "cuda")
@@ -83,8 +86,22 @@ def compile_source(name: str, target: str, macros: Macros) -> Any:
 
     text = _INSTRUCTIONS.sub(lambda part: source(part[1]), source(name))
     options = ProgramOptions(arch=target, define_macro=list(macros), name=Path(name).name)
+    if _ptx_pass is not None:
+        ptx = _ptx_pass(Program(text, "c++", options).compile("ptx").code.decode().rstrip("\0"))
+        return Program(ptx, "ptx", ProgramOptions(arch=target, name=Path(name).name)).compile("cubin")
     with FileStreamProgramCache() as program_cache:
         return Program(text, "c++", options).compile("cubin", cache=program_cache)
+
+
+@contextmanager
+def changed_ptx(ptx_pass: Callable[[str], str]) -> Iterator[None]:
+    """Kernels asked for in here are compiled from PTX that a pass has changed. Others are compiled as ever."""
+    global _ptx_pass  # noqa: PLW0603  (autograd compiles in threads of its own, which no context variable reaches)
+    before, _ptx_pass = _ptx_pass, ptx_pass
+    try:
+        yield
+    finally:
+        _ptx_pass = before
 
 
 class Kernels:
@@ -196,6 +213,11 @@ def _encode(
     )
 
 
-@cache
 def kernels(name: str, device: torch.device, macros: Macros) -> Kernels:
+    """The kernels of a source, compiled once."""
+    return _kernels(name, device, macros, _ptx_pass)
+
+
+@cache
+def _kernels(name: str, device: torch.device, macros: Macros, _: Callable[[str], str] | None) -> Kernels:
     return Kernels(name, device, macros)

@@ -323,8 +323,7 @@ class CellRun:
         coverage.count_case(case, self._classes(case), compared=compared, refusal=refusal)
         if compared and violation is None and refusal is None:
             self._passed_cases.append(case)
-        new_tuned = kernel.tuned.get(case.configuration, ()) if comparisons else ()
-        coverage.tuned = merge_tuned(coverage.tuned, new_tuned)
+        coverage.tuned = merge_tuned(coverage.tuned, kernel.tuned.get(case.configuration, ()) if comparisons else ())
         return violation, refusal
 
     def _verdict(self, failure: Failure | None) -> Verdict:
@@ -358,6 +357,7 @@ class CellRun:
             failure=failure,
             thresholds=None if failure else self._thresholds(),
             tuned=coverage.tuned,
+            perturbed_calls=self._kernel.perturbed_calls.get(self._law.name, 0),
             computed=observed(self._kernel.computed),
         )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from packproof.adapters.peers import PEERS
 from packproof.base.errors import UsageError
-from packproof.base.law_names import LAWS
+from packproof.base.law_names import LAWS, ON_REQUEST
 from packproof.base.names import (
     COMPILE,
     DEVICES,
@@ -263,7 +263,7 @@ class CheckRequest:
     @cached_property
     def laws(self) -> "Mapping[str, Property]":
         """The properties by their names in cells and replay files, without the compile tier."""
-        properties = [p for p in self.properties or LAWS if p != COMPILE]
+        properties = [p for p in self.properties or LAWS if p != COMPILE and (self.properties or p not in ON_REQUEST)]
         return {p if isinstance(p, str) else p.name: resolve_property(p) for p in properties}
 
     @cached_property

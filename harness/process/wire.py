@@ -223,6 +223,8 @@ def result_frame(result: Result, number: int) -> Frame:
         "computed": computed,
         "host_work": [[work.kind, work.name, work.key, work.line] for work in result.host_work],
         "live_bytes": result.live_bytes,
+        "perturbed_calls": result.perturbed_calls,
+        "different_calls": result.different_calls,
     }
     return Frame("result", number, body, tensors)
 
@@ -267,6 +269,8 @@ def decode_answer(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
             computed=_computed(frame),
             host_work=_host_work(frame),
             live_bytes=_int_or_zero(frame.body.get("live_bytes")),
+            perturbed_calls=_int_or_zero(frame.body.get("perturbed_calls")),
+            different_calls=_int_or_zero(frame.body.get("different_calls")),
         )
     if frame.kind == "refused":
         if kind := _LIMITS.get(str(frame.body.get("limit"))):

@@ -141,6 +141,8 @@ class Verdict:
     """The constants of the kernel's source and how far beyond them it was judged, where cases go past them."""
     tuned: tuple[Tuned, ...] = ()
     """The autotuned kernels, with their judged configurations."""
+    perturbed_calls: int = 0
+    """The calls made under perturbation, those of shrinking included."""
     computed: tuple[Computed, ...] = ()
     """Who computed the traced calls of the kernel in this dtype: launches, operators of torch, references."""
     terms: tuple[Term, ...] = ()

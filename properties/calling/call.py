@@ -27,6 +27,7 @@ Mode = Literal[
     "idle",
     "counted",
     "repeated",
+    "perturbed",
     "no_grad",
     "inference_mode",
     "autocast to bfloat16",
@@ -73,9 +74,11 @@ class Call:
     """The kernel gets the pack repeated so many times; the results are the rows of the last copy."""
     repeats: int = 1
     """With mode "repeated", how often the kernel is called and differentiated; the results are those of the last time.
-
     Before each time the rows of `moved_rows` change places in the first input of tokens: no call has the values of an
     earlier one.
+
+    With mode "perturbed", how many calls under perturbation are compared with a plain one; the results are those
+    farthest from it.
     """
     shared: tuple[str, ...] = ()
     """Inputs without copies; their gradients are not cut either."""
@@ -160,6 +163,10 @@ class Result:
     """With mode "counted", what the host did."""
     live_bytes: int = 0
     """With mode "counted", the memory that earlier calls had left allocated."""
+    perturbed_calls: int = 0
+    """With mode "perturbed", how many calls under perturbation were made."""
+    different_calls: int = 0
+    """With mode "perturbed", how many of these had other bits than a plain one."""
 
 
 class Refusal(PackproofError):

@@ -1,6 +1,7 @@
 """The kernel under test, for properties: run a sample, compare it with the oracle or another run, judge a case."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -95,6 +96,8 @@ class KernelUnderTest:
     """The autotuned kernels by the number of their configuration."""
     computed: dict[Computed, None] = field(default_factory=dict)
     """Who computed its traced calls, in the order of the first one."""
+    perturbed_calls: Counter[str] = field(default_factory=Counter)
+    """The calls made under perturbation, by the property that made them."""
     cache: RunCache = field(default_factory=RunCache)
     """Samples, results and answers of the oracle that were computed for it."""
 

@@ -23,6 +23,7 @@ from packproof.properties.laws.violation import Violation
 STRIDES_REFUSED = ("stride", "contiguous")  # words of an error that declines the strides of a tensor
 _PLACEMENTS: tuple[Placement, ...] = ("transposed", "sliced", "expanded")
 _PACK = "aaa bbbbb cc"
+PERTURBED_CALLS = 64
 
 
 def _determinism(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
@@ -97,9 +98,13 @@ def _compare_runs(
 
 def _cases_with_crowds(space: Space, drawn_cases: Collection[Case]) -> list[Case]:
     """The drawn cases; for a deterministic kernel also packs so large that every program of a GPU adds to one sum."""
-    sizes = space.model_sizes[:1] if space.promises.deterministic else ()
+    return [*drawn_cases, *(_crowds(space) if space.promises.deterministic else ())]
+
+
+def _crowds(space: Space) -> list[Case]:
+    sizes = space.model_sizes[:1]
     crowds = [golden_case(space, 0, CROWDED_LENGTHS, size, rich=rich) for size in sizes for rich in (True, False)]
-    return [*drawn_cases, *dict.fromkeys(crowds)]
+    return list(dict.fromkeys(crowds))
 
 
 DETERMINISM = Property(
@@ -113,6 +118,45 @@ DETERMINISM = Property(
         ("a call", _PACK),
         ("the same call", _PACK),
         "bugs that give the same result every time",
+    ),
+)
+
+
+def _races(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    """Compare a plain call with the farthest one under perturbation."""
+    sample = kernel.sample(case)
+    baseline = kernel.cached_run(sample)
+    tensors, result = kernel.run_with_result(
+        sample, mode="perturbed", repeats=PERTURBED_CALLS, note="in calls under perturbation"
+    )
+    kernel.perturbed_calls[RACES.name] += result.perturbed_calls
+    note = f"in {result.different_calls} of {result.perturbed_calls} calls under perturbation"
+    yield from _compare_runs(kernel, sample, baseline, tensors, note)
+
+
+def _races_skip_reason(space: Space) -> str:
+    if torch.version.hip:
+        return "the blocks that spin beside a kernel are in PTX, and AMD's GPUs do not run it"
+    return "" if space.on_gpu else "warps and blocks run beside each other on a GPU alone: use --device cuda"
+
+
+RACES = Property(
+    "races",
+    LAWS["races"],
+    _races,
+    cases=lambda space, drawn_cases: [*drawn_cases, *_crowds(space)],
+    skip_reason=_races_skip_reason,
+    decides_mutants=False,
+    shares="nothing",
+    illustration=Illustration(
+        "f(S) = f(S)   with pauses in f, blocks that spin beside it and traffic in memory, many times",
+        ("a call", _PACK),
+        ("a call, delayed", _PACK),
+        "races that no delay at a barrier, a load or a store shows; in kernels that no compiler in its reach has made, "
+        "those that only pauses inside them show",
+        "Judged on request: `--property races`. Each case is called 64 times. Kernels that Triton compiles, or "
+        "packproof from CUDA C++, pause at barriers, waits, loads and stores, each warp at others: their PTX is "
+        "changed. Before each call comes one with half of each value: what memory holds is another answer.",
     ),
 )
 

@@ -1,6 +1,6 @@
 """The properties of packproof by name, in order of the cost of detecting a bug, cheapest first."""
 
-from packproof.properties.laws.call_contract import DETERMINISM, MEMORY, METADATA, STRIDES
+from packproof.properties.laws.call_contract import DETERMINISM, MEMORY, METADATA, RACES, STRIDES
 from packproof.properties.laws.gradients import GRADIENTS
 from packproof.properties.laws.invariance import CAUSALITY, ISOLATION, PACKING, PERMUTATION, REFERENCE
 from packproof.properties.laws.modes import MODES
@@ -38,6 +38,7 @@ PROPERTIES: dict[str, Property] = {
         SIDE_STREAM,
         CUDA_GRAPH,
         STEADY,
+        RACES,
         SIZE,
     )
 }

@@ -155,6 +155,8 @@ class InProcess:
             computed=invocation.computed,
             host_work=invocation.host_work,
             live_bytes=invocation.live_bytes,
+            perturbed_calls=invocation.perturbed_calls,
+            different_calls=invocation.different_calls,
             tuned=tuned_kernels(),
             outliers={**snapshot.outliers, **outliers("gradient", gradients, call)},
         )

@@ -42,6 +42,10 @@ class Invocation:
     """What the host did, of a counted call."""
     live_bytes: int = 0
     """The memory left allocated by earlier calls, of a counted call."""
+    perturbed_calls: int = 0
+    """The number of calls under perturbation."""
+    different_calls: int = 0
+    """How many of these had other bits than the first call."""
 
     @property
     def device(self) -> torch.device:

@@ -25,6 +25,7 @@ from packproof.harness.process.execution.host_work.allocations import live_bytes
 from packproof.harness.process.execution.host_work.watch import HostWatch
 from packproof.harness.process.execution.invocation import BACKWARD, Invocation, Tensors, differentiable_outputs
 from packproof.harness.process.execution.operators import Operators
+from packproof.harness.process.execution.perturbation.repetition import repeat_perturbed
 from packproof.harness.process.execution.provenance.device_kernels import is_of_library, other_kernels
 from packproof.harness.process.execution.provenance.ownership import Ownership
 from packproof.harness.process.execution.provenance.trace import Trace, idle_launches, unseen_passes
@@ -274,6 +275,30 @@ def repeated(invocation: Invocation) -> SnapshotAndGradients:
     return eager(invocation)
 
 
+def perturbed(invocation: Invocation) -> SnapshotAndGradients:
+    """Again and again on a GPU, with pauses in the kernel and other work beside it; see `Call.repeats`."""
+
+    def call(some_invocation: Invocation) -> SnapshotAndGradients:
+        outputs = some_invocation.forward()
+        return Snapshot.take(some_invocation, outputs), some_invocation.backward(outputs)
+
+    def tensors_of(answer: SnapshotAndGradients) -> Tensors:
+        snapshot, gradients = answer
+        return {**{f"output:{n}": y for n, y in snapshot.outputs.items()}, **gradients}
+
+    invocation.stage = "in calls under perturbation: "
+    repetition = repeat_perturbed(
+        partial(call, invocation),
+        partial(call, _with_halves(invocation)),
+        tensors_of,
+        calls=invocation.call.repeats,
+        device=invocation.device,
+        seed=invocation.call.repeats,
+    )
+    invocation.perturbed_calls, invocation.different_calls = repetition.calls, repetition.different
+    return repetition.farthest
+
+
 def _ownership(invocation: Invocation) -> Ownership:
     return Ownership(invocation.function, invocation.call.reference)
 
@@ -354,6 +379,7 @@ MODES: Mapping[Mode, Callable[[Invocation], SnapshotAndGradients]] = {
     "idle": idle,
     "counted": counted,
     "repeated": repeated,
+    "perturbed": perturbed,
     "no_grad": no_grad,
     "inference_mode": inference_mode,
     "autocast to bfloat16": partial(autocast, dtype=torch.bfloat16),

@@ -151,20 +151,19 @@ def _result(verdict: events.Verdict, faults: Faults) -> dict[str, Any]:
     }
     if cell.unpromised:
         result["beyond"] = cell.unpromised
-    if verdict.missing:
-        result["missing"] = list(verdict.missing)
-    if verdict.unasked:
-        result["unasked"] = list(verdict.unasked)
+    for name in ("missing", "unasked", "domain"):
+        if texts := getattr(verdict, name):
+            result[name] = list(texts)
     if verdict.limits:
         result["limits"] = [asdict(limit) for limit in verdict.limits]
     if verdict.tuned:
         result["tuned"] = [asdict(tuned) for tuned in verdict.tuned]
+    if verdict.perturbed_calls:
+        result["perturbed_calls"] = verdict.perturbed_calls
     if verdict.computed:
         result["computed_by"] = [asdict(computed) for computed in verdict.computed]
     if verdict.thresholds:
         result["thresholds"] = verdict.thresholds.to_json()
-    if verdict.domain:
-        result["domain"] = list(verdict.domain)
     if verdict.reason:
         result["reason"] = verdict.reason
     if failure:

@@ -15,7 +15,13 @@ from packproof.harness.report.formats.live import ProgressLine, live_line
 from packproof.harness.report.formats.scoreboard import Board, boards
 from packproof.harness.report.formats.table import Column, table_line, title_line
 from packproof.harness.report.formats.wrapping import wrapped
-from packproof.harness.report.wording.conclusions import computed_lines, first_refusal_lines, limits_lines, tuned_lines
+from packproof.harness.report.wording.conclusions import (
+    computed_lines,
+    first_refusal_lines,
+    limits_lines,
+    perturbed_lines,
+    tuned_lines,
+)
 from packproof.harness.report.wording.results import (
     cell_name,
     cell_title,
@@ -184,6 +190,7 @@ def _remarks(board: Board) -> Iterator[str]:
     yield from computed_lines(board.verdicts)
     yield from (str(v.thresholds) for v in board.verdicts if v.thresholds)
     yield from tuned_lines(board.verdicts)
+    yield from perturbed_lines(board.verdicts)
     yield from limits_lines(board.verdicts)
     if board.answers:
         yield "checked though not promised:"

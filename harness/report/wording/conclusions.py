@@ -122,6 +122,12 @@ def tuned_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
         yield f"configurations judged: {', '.join(map(str, tuned))}"
 
 
+def perturbed_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """The calls made under perturbation, of all cells."""
+    if calls := sum(verdict.perturbed_calls for verdict in verdicts):
+        yield f"calls under perturbation: {calls:,}"
+
+
 def limits_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
     """The limits of a kernel as text: the inferred domain, and the refused calls."""
     kernel_limits = limits(verdicts)
