@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from packproof.base.errors import BrokenInstallation, MissingWallError, OutOfTime, PackproofError
-from packproof.cli import backtest, check, diff, explain, model, museum, mutate, packs, proof, table
+from packproof.cli import backtest, check, diff, explain, grades, model, museum, mutate, packs, proof, table
 from packproof.cli.bench import group as bench
 from packproof.cli.completion import complete_values, joined_words
 from packproof.cli.ending import INCONCLUSIVE, INTERNAL_ERROR, INTERRUPTED, WRONG_CALL, error_summary, say
@@ -28,6 +28,7 @@ for command in (
         check.check,
         check.contract,
         check.grade,
+        grades.grades,
         check.peers,
         check.replay,
         explain.explain,

@@ -1,0 +1,99 @@
+"""Grades by the hosts of a Ray cluster, an optional dependency: `packproof[ray]`.
+
+Ray places each grade where its cores or its GPU are free, and repeats it elsewhere if its worker or its host is lost.
+"""
+
+import asyncio
+import os
+from collections.abc import Collection
+from typing import Any
+
+from packproof.base.errors import PackproofError, UsageError
+from packproof.base.machine import available_cores
+from packproof.grading.many.alone import LostGradeError, run_alone
+from packproof.grading.many.engines import MOST_LOSSES
+from packproof.grading.many.job import GradeJob, GradeOutcome
+
+_WAITING = 2  # in flight for each one that runs, so that a free host need not wait for the next
+_STORE_BYTES = 1 << 28  # of a cluster of this machine: a grade has a few KB
+
+
+class RayEngine:
+    """Workers of Ray. A process that is connected to a cluster already uses that one, and stays connected.
+
+    address: "local" for a cluster of this machine alone, which ends with this process; "auto" for the one that runs
+    here; or host:port.
+    cores: of each grade.
+    gpu: whether each one takes a GPU.
+
+    Raises UsageError if Ray is not installed, or there is no cluster.
+    """
+
+    def __init__(self, address: str, cores: int, *, gpu: bool | None) -> None:
+        self._ray = _imported()
+        self._is_own = not self._ray.is_initialized()
+        if self._is_own:
+            _connect(self._ray, address)
+        self.gpu = bool(self._ray.cluster_resources().get("GPU")) if gpu is None else gpu
+        self._cores = max(cores, 1)
+        self._graded = self._ray.remote(
+            num_cpus=self._cores,
+            num_gpus=int(self.gpu),
+            max_retries=MOST_LOSSES,
+            retry_exceptions=[LostGradeError],
+        )(_graded)
+
+    @property
+    def capacity(self) -> int:
+        """See `Engine`. Hosts may come and go."""
+        resources = self._ray.cluster_resources()
+        running = resources.get("GPU", 0) if self.gpu else resources.get("CPU", 0) // self._cores
+        return max(int(running), 1) * _WAITING
+
+    def start(self, job: GradeJob) -> Any:
+        """See `Engine`."""
+        return self._graded.remote(job)
+
+    def wait(self, tickets: Collection[Any]) -> Any:
+        """See `Engine`."""
+        done, _ = self._ray.wait(list(tickets), num_returns=1)
+        return done[0]
+
+    def outcome(self, ticket: Any) -> GradeOutcome:
+        """See `Engine`."""
+        try:
+            outcome: GradeOutcome = self._ray.get(ticket)
+        except self._ray.exceptions.RayError as error:
+            text = " ".join(str(error.cause if hasattr(error, "cause") else error).split())
+            raise PackproofError(f"Ray could not make it: {text}") from None
+        return outcome
+
+    def close(self) -> None:
+        """See `Engine`."""
+        if self._is_own:
+            self._ray.shutdown()
+
+
+def _graded(job: GradeJob) -> GradeOutcome:
+    """In a worker of Ray."""
+    return asyncio.run(run_alone(job))
+
+
+def _imported() -> Any:
+    """The module `ray`."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray  # noqa: PLC0415  (optional)
+    except ImportError:
+        raise UsageError("--ray: Ray is not installed; pip install 'packproof[ray]'") from None
+    return ray
+
+
+def _connect(ray: Any, address: str) -> None:
+    options: dict[str, Any] = {}
+    if address == "local":
+        options = {"num_cpus": available_cores(), "object_store_memory": _STORE_BYTES, "include_dashboard": False}
+    try:
+        ray.init(address, logging_level="warning", log_to_driver=False, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UsageError(f"--ray: there is no cluster at {address!r}: {' '.join(str(error).split())[:300]}") from None
