@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -144,11 +145,16 @@ def run_grade(request: GradeRequest, run: Run) -> Grade:
     except UsageError as error:  # the contract is valid: the submission cannot be imported, or called as the op
         if isinstance(error.__cause__, MachineLimit):
             raise
-        return _failed(grade, str(error))
+        return _failed(grade, _without_folder(str(error)))
     grade = _judged(grade, target, request, run)
     if not submission.is_unchanged:
         grade = _failed(grade, "the files of the submission changed while it was graded")
     return grade
+
+
+def _without_folder(text: str) -> str:
+    """A text with paths from the current folder on, so that it is the same in any other."""
+    return text.replace(f"{Path.cwd()}/", "")
 
 
 def _judged(grade: Grade, target: CheckTarget, request: GradeRequest, run: Run) -> Grade:
@@ -159,7 +165,7 @@ def _judged(grade: Grade, target: CheckTarget, request: GradeRequest, run: Run) 
     grade = replace(
         grade,
         verdict=verdict,
-        reason=reason,
+        reason=_without_folder(reason),
         counterexample=_counterexample(end.verdicts),
         results=tuple(_results(end.verdicts)),
     )
@@ -199,8 +205,9 @@ def _counterexample(verdicts: Sequence[Verdict]) -> Counterexample | None:
     if not failures:
         return None
     cell, failure = min(failures, key=lambda pair: (sum(pair[1].lengths), len(pair[1].lengths)))
+    lines = tuple(map(_without_folder, failure.lines))
     return Counterexample(
-        cell.property, short_dtype(cell.dtype), failure.lengths, failure.tensor, failure.lines, failure.replay
+        cell.property, short_dtype(cell.dtype), failure.lengths, failure.tensor, lines, failure.replay
     )
 
 

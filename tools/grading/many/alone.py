@@ -16,7 +16,7 @@ class LostGradeError(PackproofError):
 
 
 async def run_alone(job: GradeJob) -> GradeOutcome:
-    """How `packproof grade` ends in a process of its own. If this is cancelled, or its process dies, the grade is ended.
+    """How `packproof grade` ends in a process of its own. If it is cancelled, or this process dies, the grade ends.
 
     Raises LostGradeError.
     """
