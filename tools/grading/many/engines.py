@@ -47,10 +47,14 @@ def outcomes(
         if not names:
             return
         ticket = engine.wait(names)
-        try:
-            yield names.pop(ticket), engine.outcome(ticket)
-        except PackproofError as error:
-            yield names.pop(ticket), error
+        yield names.pop(ticket), _end(engine, ticket)
+
+
+def _end(engine: Engine, ticket: Any) -> GradeOutcome | PackproofError:
+    try:
+        return engine.outcome(ticket)
+    except PackproofError as error:
+        return error
 
 
 class LocalEngine:

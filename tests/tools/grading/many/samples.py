@@ -32,7 +32,8 @@ SOURCES: Mapping[str, tuple[str, str]] = {
     "uncallable": ("failed", "conv = 1\n"),
 }
 """By kind: the verdict, and the source."""
-_TURNS = ("right", "missing", "leaky", "raising", "uncallable", "right", "missing", "empty", "leaky", "uncallable")
+_QUICK = ("missing", "uncallable")  # no call of theirs is checked
+_TURNS = ("right", *_QUICK, "leaky", *_QUICK, "raising", *_QUICK, "empty")
 
 
 def write_samples(folder: Path, count: int) -> dict[str, str]:
