@@ -26,6 +26,7 @@ from packproof.version import __version__
 
 _LEASH = 0
 _GRADE, _ERRORS, _TEMPORARY = "grade.json", "errors", "tmp"
+_CLAIM = "\0packproof-core-"  # of an abstract socket: the system frees it with the process
 _MOST_ERRORS = 2000  # characters
 _WRONG_CALL = 2
 
@@ -106,7 +107,7 @@ def claim_cores(count: int) -> Sequence[socket.socket]:
     for core in sorted(os.sched_getaffinity(0)) if count else ():
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            claim.bind(f"\0packproof-core-{core}")  # an abstract name: the system frees it with the process
+            claim.bind(f"{_CLAIM}{core}")
         except OSError:  # another grade has it
             claim.close()
             continue
