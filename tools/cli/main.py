@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from packproof.base.errors import BrokenInstallation, MissingWallError, OutOfTime, PackproofError
-from packproof.cli import backtest, check, diff, explain, grades, model, museum, mutate, packs, proof, table
+from packproof.cli import backtest, check, diff, explain, model, museum, mutate, packs, proof, table
 from packproof.cli.bench import group as bench
 from packproof.cli.completion import complete_values, joined_words
 from packproof.cli.ending import INCONCLUSIVE, INTERNAL_ERROR, INTERRUPTED, WRONG_CALL, error_summary, say
+from packproof.cli.grading import many
 from packproof.cli.usage import usage_message
 from packproof.version import __version__
 
@@ -28,7 +29,7 @@ for command in (
         check.check,
         check.contract,
         check.grade,
-        grades.grades,
+        many.grades,
         check.peers,
         check.replay,
         explain.explain,

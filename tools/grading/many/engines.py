@@ -84,7 +84,7 @@ class LocalEngine:
 
     def wait(self, tickets: "Collection[asyncio.Task[GradeOutcome]]") -> "asyncio.Task[GradeOutcome]":
         """See `Engine`."""
-        done, _ = self._runner.run(_first_done(tickets))
+        done, _ = self._runner.run(_wait_for_first(tickets))
         return next(iter(done))
 
     def outcome(self, ticket: "asyncio.Task[GradeOutcome]") -> GradeOutcome:
@@ -96,7 +96,7 @@ class LocalEngine:
         self._runner.close()
 
 
-async def _first_done(
+async def _wait_for_first(
     tickets: "Collection[asyncio.Task[GradeOutcome]]",
 ) -> "tuple[set[asyncio.Task[GradeOutcome]], set[asyncio.Task[GradeOutcome]]]":
     return await asyncio.wait(tickets, return_when=asyncio.FIRST_COMPLETED)

@@ -10,7 +10,7 @@ from packproof.base.errors import PackproofError, UsageError
 from packproof.base.files import replace_text
 from packproof.grading.many.engines import Engine, LocalEngine, outcomes
 from packproof.grading.many.job import GradeJob, GradeOptions, GradeOutcome
-from packproof.grading.many.listing import Entry, ListedSubmission, fixed_entries, read_list
+from packproof.grading.many.listing import GradeEntry, ListedSubmission, fixed_entries, read_list
 from packproof.grading.many.results import Results, Row
 from packproof.grading.submission import drawn_secret
 
@@ -79,7 +79,7 @@ class GradeRun:
             if name not in self.graded_before:
                 yield name, entry.job(self._options, self._cores)
 
-    def _row(self, entry: Entry, outcome: GradeOutcome | PackproofError) -> Row:
+    def _row(self, entry: GradeEntry, outcome: GradeOutcome | PackproofError) -> Row:
         """The line of a submission. Only `measured` and `run` do not follow from submission, contract and secret."""
         row: Row = {"name": entry.name, "secret": self.secret if self._is_drawn else None}
         if isinstance(outcome, PackproofError):

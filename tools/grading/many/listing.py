@@ -35,7 +35,7 @@ class ListedSubmission:
 
 
 @dataclass(frozen=True)
-class Entry:
+class GradeEntry:
     """A submission with its terms, both fixed."""
 
     name: str
@@ -75,14 +75,16 @@ def read_list(source: str) -> Sequence[ListedSubmission]:
         raise UsageError(
             f"submissions: {source}: {error.strerror or error}; expected a file of JSON lines, or FOLDER:function"
         ) from None
-    return [_listed(line, f"{source} line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+    return [_parse_line(line, f"{source} line {n}") for n, line in enumerate(lines, 1) if line.strip()]
 
 
-def _listed(line: bytes, label: str) -> ListedSubmission:
+def _parse_line(line: bytes, label: str) -> ListedSubmission:
     return parse_record(ListedSubmission, parse_json(line, label, _WRITER), label, _WRITER)
 
 
-def fixed_entries(submissions: Iterable[ListedSubmission], contract: str | None, task: str | None) -> Sequence[Entry]:
+def fixed_entries(
+    submissions: Iterable[ListedSubmission], contract: str | None, task: str | None
+) -> Sequence[GradeEntry]:
     """All of them, read and fixed. Raises UsageError for the first one that cannot be graded, and equal names.
 
     contract: the path of the contract of each one that has no terms of its own.
@@ -102,12 +104,12 @@ def fixed_entries(submissions: Iterable[ListedSubmission], contract: str | None,
     return entries
 
 
-def _entry(line: ListedSubmission, contract: str | None, task: str | None) -> Entry:
+def _entry(line: ListedSubmission, contract: str | None, task: str | None) -> GradeEntry:
     terms = _terms(contract, task)
     file = line.submission.rpartition(":")[0] if Location.parse(line.submission).file else None
     for path in filter(None, [file, contract]):
         _require_inside(Path(path))
-    return Entry(line.name or line.submission, FixedSubmission.read(line.submission), terms, task)
+    return GradeEntry(line.name or line.submission, FixedSubmission.read(line.submission), terms, task)
 
 
 @cache
@@ -116,7 +118,7 @@ def _terms(contract: str | None, task: str | None) -> ContractFile:
 
 
 def _require_inside(path: Path) -> None:
-    """Raise UsageError for a path that cannot be made anew in the folder of a grade, on whatever host."""
+    """Raise UsageError for a path that cannot be made in the folder of a grade, on whatever host."""
     if path.is_absolute() or ".." in path.parts:
         raise UsageError(f"{path} is no path below the current folder; start there, so that it is one on each host")
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from packproof.base.errors import UsageError
 from packproof.base.files import damaged_error, replace_text, writable_path
-from packproof.grading.many.listing import Entry
+from packproof.grading.many.listing import GradeEntry
 
 Row = dict[str, Any]
 
@@ -38,7 +38,7 @@ class Results:
         self._open(self._path)
         self.rows = list(_rows(self._path))
 
-    def keep_grades(self, entries: Mapping[str, Entry], secret: str) -> set[str]:
+    def keep_grades(self, entries: Mapping[str, GradeEntry], secret: str) -> set[str]:
         """Drop the rows that this run makes again, and the names of those that it need not make.
 
         Again: those that were not judged, and those of another submission, contract or secret with the same name.
@@ -87,7 +87,7 @@ def _rows(path: Path) -> Iterator[Row]:
         yield row
 
 
-def _is_grade(row: Row, entry: Entry, secret: str) -> bool:
+def _is_grade(row: Row, entry: GradeEntry, secret: str) -> bool:
     """Whether it is judged, for this submission, contract and secret: the seed follows from all three."""
     grade = row.get("grade", {"verdict": "", "seed": None})
     return grade["verdict"] in JUDGED and grade["seed"] == entry.submission.seed(secret, entry.terms.digest)

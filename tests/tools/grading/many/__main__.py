@@ -31,7 +31,7 @@ def main() -> int:
         folder = Path(arguments.folder or temporary).resolve()
         verdicts = write_samples(folder, arguments.submissions)
         os.chdir(folder)
-        with _cluster(arguments.workers):
+        with cluster(arguments.workers):
             _grade_and_kill(arguments.kill, arguments.seed)
         rows = _rows(Path("ray.jsonl"))
         problems = [*_problems(rows, verdicts), *_differences(rows, arguments.compare)]
@@ -53,8 +53,10 @@ def _arguments() -> argparse.Namespace:
 
 
 @contextmanager
-def _cluster(workers: int) -> Iterator[None]:
+def cluster(workers: int) -> Iterator[None]:
+    """A cluster of this machine with the state API, by which workers are killed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # relative to this process
     import ray  # noqa: PLC0415  (optional)
 
     # its dashboard has the state API

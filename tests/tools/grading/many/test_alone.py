@@ -1,4 +1,4 @@
-"""A grade by a process of its own: what comes back, and what is left once no one waits for it."""
+"""A grade by a process of its own: what comes back, and that nothing stays once no one waits for it."""
 
 import asyncio
 import os
