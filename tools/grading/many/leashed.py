@@ -5,6 +5,7 @@ side, the grade is killed with all of its processes. Its folder is removed in an
 `GradeOutcome`.
 """
 
+import ctypes
 import json
 import os
 import platform
@@ -25,6 +26,7 @@ from packproof.grading.many.job import GradeJob, GradeOutcome
 from packproof.version import __version__
 
 _LEASH = 0
+_PR_SET_PDEATHSIG = 1
 _GRADE, _ERRORS, _TEMPORARY = "grade.json", "errors", "tmp"
 _CLAIM = "\0packproof-core-"  # of an abstract socket: the system frees it with the process
 _MOST_ERRORS = 2000  # characters
@@ -80,6 +82,7 @@ def _grade_on_leash(job: GradeJob, folder: Path) -> int:
             stdout=subprocess.DEVNULL,
             stderr=errors,
             start_new_session=True,
+            preexec_fn=_end_with_parent,  # this process has no other thread
         )
     if _is_leash_closed_before_end(process.pid):
         with suppress(ProcessLookupError):
@@ -87,6 +90,11 @@ def _grade_on_leash(job: GradeJob, folder: Path) -> int:
         process.wait()
         sys.exit("the grade was not wanted any more")
     return process.wait()
+
+
+def _end_with_parent() -> None:
+    """Be killed when the process on the leash is, by whatever."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _is_leash_closed_before_end(pid: int) -> bool:

@@ -38,17 +38,17 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) 
         time.sleep(0.05)
 
 
-def processes_in(folder: Path) -> list[str]:
-    """The processes whose working directory is in a folder, by their links in /proc; of other users none."""
-    found = []
+def processes_in(folder: Path) -> list[int]:
+    """The processes whose working directory is in a folder, the oldest first."""
+    pids = []
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
             target = os.readlink(link)
         except OSError:  # it has ended
             continue
         if target.startswith(f"{folder}/"):
-            found.append(str(link))
-    return found
+            pids.append(int(link.parent.name))
+    return sorted(pids)
 
 
 @pytest.fixture
@@ -90,13 +90,25 @@ def test_a_grade_that_was_killed_is_lost(temporary: Path) -> None:
     async def kill_meanwhile() -> None:
         grade = asyncio.create_task(run_alone(job(WAITS)))
         await asyncio.to_thread(wait_until, lambda: processes_in(temporary), "the grade has not begun")
-        link = Path(processes_in(temporary)[0])
-        os.kill(int(link.parent.name), signal.SIGKILL)
+        os.kill(processes_in(temporary)[0], signal.SIGKILL)
         await grade
 
     with pytest.raises(LostGradeError, match="was ended by signal 9"):
         asyncio.run(kill_meanwhile())
     wait_until(lambda: not list(temporary.iterdir()), "a folder was left", 20)
+
+
+def test_a_grade_ends_with_the_process_on_the_leash(temporary: Path) -> None:
+    async def kill_meanwhile() -> None:
+        grade = asyncio.create_task(run_alone(job(WAITS)))
+        await asyncio.to_thread(wait_until, lambda: processes_in(temporary), "the grade has not begun")
+        status = Path(f"/proc/{processes_in(temporary)[0]}/status").read_text()
+        os.kill(int(status.partition("PPid:")[2].split()[0]), signal.SIGKILL)
+        await grade
+
+    with pytest.raises(LostGradeError, match="the process that graded it was killed"):
+        asyncio.run(kill_meanwhile())
+    wait_until(lambda: not processes_in(temporary), "processes were left", 20)
 
 
 def test_no_two_grades_have_the_same_core(monkeypatch: pytest.MonkeyPatch) -> None:
