@@ -82,7 +82,7 @@ def _grade_on_leash(job: GradeJob, folder: Path) -> int:
             stdout=subprocess.DEVNULL,
             stderr=errors,
             start_new_session=True,
-            preexec_fn=_end_with_parent,  # this process has no other thread
+            preexec_fn=_end_with_parent,  # noqa: PLW1509  (this process has no other thread)
         )
     if _is_leash_closed_before_end(process.pid):
         with suppress(ProcessLookupError):

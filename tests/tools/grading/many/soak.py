@@ -28,7 +28,7 @@ from tests.tools.grading.many.samples import write_samples
 
 _MEMORY, _PROCESSES = 4 << 30, 4096
 _FOLDER = Path(f"{MARK}/tmp")  # of the run
-_SUBMISSIONS, _GREEDY_EVERY = 10_000, 20
+_SUBMISSIONS, _GREEDY_EVERY = 1000, 20
 _GREEDY = """import torch
 
 
