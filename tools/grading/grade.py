@@ -119,6 +119,19 @@ def run_grade(request: GradeRequest, run: Run) -> Grade:
 
     run: follows the events of the check, and returns the last one.
     """
+    folder = f"{Path.cwd()}/"  # asked for first: what runs without walls may delete it
+    return _without_folder(_graded(request, run), folder)
+
+
+def _without_folder(grade: Grade, folder: str) -> Grade:
+    """The grade with paths from the current folder on, so that it is the same in any other."""
+    case = grade.counterexample
+    if case is not None:
+        case = replace(case, lines=tuple(line.replace(folder, "") for line in case.lines))
+    return replace(grade, reason=grade.reason.replace(folder, ""), counterexample=case)
+
+
+def _graded(request: GradeRequest, run: Run) -> Grade:
     submission, contract = request.submission, request.contract
     secret = request.secret or drawn_secret()
     seed = submission.seed(secret, contract.digest)
@@ -145,16 +158,11 @@ def run_grade(request: GradeRequest, run: Run) -> Grade:
     except UsageError as error:  # the contract is valid: the submission cannot be imported, or called as the op
         if isinstance(error.__cause__, MachineLimit):
             raise
-        return _failed(grade, _without_folder(str(error)))
+        return _failed(grade, str(error))
     grade = _judged(grade, target, request, run)
     if not submission.is_unchanged:
         grade = _failed(grade, "the files of the submission changed while it was graded")
     return grade
-
-
-def _without_folder(text: str) -> str:
-    """A text with paths from the current folder on, so that it is the same in any other."""
-    return text.replace(f"{Path.cwd()}/", "")
 
 
 def _judged(grade: Grade, target: CheckTarget, request: GradeRequest, run: Run) -> Grade:
@@ -165,7 +173,7 @@ def _judged(grade: Grade, target: CheckTarget, request: GradeRequest, run: Run) 
     grade = replace(
         grade,
         verdict=verdict,
-        reason=_without_folder(reason),
+        reason=reason,
         counterexample=_counterexample(end.verdicts),
         results=tuple(_results(end.verdicts)),
     )
@@ -205,9 +213,8 @@ def _counterexample(verdicts: Sequence[Verdict]) -> Counterexample | None:
     if not failures:
         return None
     cell, failure = min(failures, key=lambda pair: (sum(pair[1].lengths), len(pair[1].lengths)))
-    lines = tuple(map(_without_folder, failure.lines))
     return Counterexample(
-        cell.property, short_dtype(cell.dtype), failure.lengths, failure.tensor, lines, failure.replay
+        cell.property, short_dtype(cell.dtype), failure.lengths, failure.tensor, failure.lines, failure.replay
     )
 
 

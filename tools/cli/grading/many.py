@@ -29,7 +29,7 @@ def grades(
         str | None,
         typer.Option(metavar="ADDRESS", help="use a Ray cluster: auto, host:port, or local for one on this machine"),
     ] = None,
-    cores: Annotated[int, typer.Option(min=1, help="cores of one grade")] = 1,
+    cores: Annotated[int | None, typer.Option(min=1, help="cores of one grade  [default: 1, on a GPU 4]")] = None,
     secret: Annotated[
         str | None, typer.Option(help="what the hidden cases are drawn with, beside the submission  [default: drawn]")
     ] = None,

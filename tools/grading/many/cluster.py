@@ -10,11 +10,13 @@ from typing import Any
 
 from packproof.base.errors import PackproofError, UsageError
 from packproof.base.machine import available_cores
+from packproof.base.wording import plural
 from packproof.grading.many.alone import LostGradeError, run_alone
-from packproof.grading.many.engines import MOST_LOSSES
+from packproof.grading.many.engines import CORES, MOST_LOSSES
 from packproof.grading.many.job import GradeJob, GradeOutcome
 
 _WAITING = 2  # in flight for each one that runs, so that a free host need not wait for the next
+_MOST_ERROR = 300  # characters
 _STORE_BYTES = 1 << 28  # of a cluster of this machine: a grade has a few KB
 
 
@@ -23,22 +25,28 @@ class RayEngine:
 
     address: "local" for a cluster of this machine alone, which ends with this process; "auto" for the one that runs
     here; or host:port.
-    cores: of each grade.
-    gpu: whether each one takes a GPU.
+    device: of the grades; None for GPUs if the cluster has some.
+    cores: of each grade; None for the usual number.
 
-    Raises UsageError if Ray is not installed, or there is no cluster.
+    Raises UsageError if Ray is not installed, there is no cluster, or none of its hosts can make a grade.
     """
 
-    def __init__(self, address: str, cores: int, *, gpu: bool | None) -> None:
+    def __init__(self, address: str, device: str | None, cores: int | None) -> None:
         self._ray = _imported()
         self._is_own = not self._ray.is_initialized()
         if self._is_own:
             _connect(self._ray, address)
-        self.gpu = bool(self._ray.cluster_resources().get("GPU")) if gpu is None else gpu
-        self._cores = max(cores, 1)
+        self.device = device or ("cuda" if self._ray.cluster_resources().get("GPU") else "cpu")
+        self.cores = cores or CORES[self.device]
+        self._needs = {"CPU": self.cores, **({"GPU": 1} if self.device == "cuda" else {})}
+        try:
+            self._require_host()
+        except UsageError:
+            self.close()
+            raise
         self._graded = self._ray.remote(
-            num_cpus=self._cores,
-            num_gpus=int(self.gpu),
+            num_cpus=self.cores,
+            num_gpus=self._needs.get("GPU", 0),
             max_retries=MOST_LOSSES,
             retry_exceptions=[LostGradeError],
         )(_graded)
@@ -47,8 +55,15 @@ class RayEngine:
     def capacity(self) -> int:
         """See `Engine`. Hosts may come and go."""
         resources = self._ray.cluster_resources()
-        running = resources.get("GPU", 0) if self.gpu else resources.get("CPU", 0) // self._cores
-        return max(int(running), 1) * _WAITING
+        running = min(int(resources.get(name, 0) // count) for name, count in self._needs.items())
+        return max(running, 1) * _WAITING
+
+    def _require_host(self) -> None:
+        """Raise UsageError if no host has what a grade needs: Ray would wait for one without end."""
+        hosts = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if not any(all(host.get(name, 0) >= count for name, count in self._needs.items()) for host in hosts):
+            needs = " and ".join(plural(count, name) for name, count in self._needs.items())
+            raise UsageError(f"--ray: no host of the cluster has the {needs} of a grade; see --cores and --device")
 
     def start(self, job: GradeJob) -> Any:
         """See `Engine`."""
@@ -64,7 +79,7 @@ class RayEngine:
         try:
             outcome: GradeOutcome = self._ray.get(ticket)
         except self._ray.exceptions.RayError as error:
-            text = " ".join(str(error.cause if hasattr(error, "cause") else error).split())
+            text = " ".join(str(getattr(error, "cause", error)).split())[:_MOST_ERROR]
             raise PackproofError(f"Ray could not make it: {text}") from None
         return outcome
 
@@ -96,4 +111,6 @@ def _connect(ray: Any, address: str) -> None:
     try:
         ray.init(address, logging_level="warning", log_to_driver=False, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UsageError(f"--ray: there is no cluster at {address!r}: {' '.join(str(error).split())[:300]}") from None
+        raise UsageError(
+            f"--ray: there is no cluster at {address!r}: {' '.join(str(error).split())[:_MOST_ERROR]}"
+        ) from None

@@ -10,11 +10,17 @@ from packproof.base.machine import available_cores
 from packproof.grading.many.alone import LostGradeError, run_alone
 from packproof.grading.many.job import GradeJob, GradeOutcome
 
+CORES = {"cpu": 1, "cuda": 4}  # of a grade; beside a GPU, for compilers and the process that judges
 MOST_LOSSES = 20  # a grade that loses its process more often is not made: it may be what ends them
 
 
 class Engine(Protocol):
     """Makes grades. A ticket stands for one that was started."""
+
+    device: str
+    """Of the grades."""
+    cores: int
+    """Of each one."""
 
     @property
     def capacity(self) -> int:
@@ -58,11 +64,17 @@ def _end(engine: Engine, ticket: Any) -> GradeOutcome | PackproofError:
 
 
 class LocalEngine:
-    """Processes of this machine: a submission at a time for each GPU, or for so many cores."""
+    """Processes of this machine: a submission at a time for each GPU, or for so many cores.
 
-    def __init__(self, cores: int, gpus: Collection[str] = ()) -> None:
+    gpus: values of CUDA_VISIBLE_DEVICES; none for grades on a CPU.
+    cores: of each grade; None for the usual number.
+    """
+
+    def __init__(self, gpus: Collection[str], cores: int | None) -> None:
         self._gpus = list(gpus)
-        self.capacity = len(gpus) or max(available_cores() // max(cores, 1), 1)
+        self.device = "cuda" if gpus else "cpu"
+        self.cores = cores or CORES[self.device]
+        self.capacity = len(gpus) or max(available_cores() // self.cores, 1)
         self._runner = asyncio.Runner()
 
     def start(self, job: GradeJob) -> "asyncio.Task[GradeOutcome]":

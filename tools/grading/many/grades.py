@@ -26,12 +26,13 @@ class GradeRun:
     task: or the name of a task.
     options: how each one is graded. Without a secret, one is drawn for all; without a device, it is the GPU if there is
     one.
-    cores: of each grade; on a GPU, too.
+    cores: of each grade; by default 1, and 4 beside a GPU.
     ray: the address of a Ray cluster, "local" for one of this machine alone; None for processes of this machine.
     results: the file to write the rows to.
     resume: whether to keep the grades that it has.
 
-    Raises UsageError for a list, terms, results or cluster that cannot be used. Nothing has run then.
+    Raises UsageError for a list, terms or results that cannot be used; as it is entered, for a cluster. Nothing has run
+    then.
     """
 
     def __init__(
@@ -41,12 +42,12 @@ class GradeRun:
         contract: str | None = None,
         task: str | None = None,
         options: GradeOptions | None = None,
-        cores: int = 1,
+        cores: int | None = None,
         ray: str | None = None,
         results: str | None = None,
         resume: bool = False,
     ) -> None:
-        if cores < 1:
+        if cores is not None and cores < 1:
             raise UsageError(f"cores is {cores}, expected 1 or more")
         if resume and results is None:
             raise UsageError("--resume: there is nothing to continue without --results FILE")
@@ -58,10 +59,15 @@ class GradeRun:
         self._is_drawn = options.secret is None
         self.graded_before = self._results.keep_grades(self.entries, self.secret)
         """The names of those that the results have already."""
-        self._engine, device = _engine(ray, cores, options.device)
-        self._options, self._cores = replace(options, secret=self.secret, device=device), cores
+        self._options, self._ray, self._cores = replace(options, secret=self.secret), ray, cores
 
     def __enter__(self) -> "GradeRun":
+        try:
+            self._engine = _engine(self._options.device, self._ray, self._cores)
+        except BaseException:
+            self._results.close()
+            raise
+        self._options = replace(self._options, device=self._engine.device)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,7 +83,7 @@ class GradeRun:
     def _jobs(self) -> Iterator[tuple[str, GradeJob]]:
         for name, entry in self.entries.items():
             if name not in self.graded_before:
-                yield name, entry.job(self._options, self._cores)
+                yield name, entry.job(self._options, self._engine.cores)
 
     def _row(self, entry: GradeEntry, outcome: GradeOutcome | PackproofError) -> Row:
         """The line of a submission. Only `measured` and `run` do not follow from submission, contract and secret."""
@@ -110,17 +116,16 @@ def _drawn_before(rows: Sequence[Row]) -> str | None:
     return str(rows[0]["secret"])
 
 
-def _engine(ray: str | None, cores: int, device: str | None) -> tuple[Engine, str]:
-    """What makes the grades, and the device."""
+def _engine(device: str | None, ray: str | None, cores: int | None) -> Engine:
+    """What makes the grades."""
     if ray is not None:
         from packproof.grading.many.cluster import RayEngine  # noqa: PLC0415  (asks for Ray)
 
-        engine = RayEngine(ray, cores, gpu=None if device is None else device == "cuda")
-        return engine, "cuda" if engine.gpu else "cpu"
+        return RayEngine(ray, device, cores)
     gpus = _gpus() if device != "cpu" else []
     if device == "cuda" and not gpus:
         raise UsageError("device: no GPU is here, and the device is cuda")
-    return LocalEngine(cores, gpus), "cuda" if gpus else "cpu"
+    return LocalEngine(gpus, cores)
 
 
 def _gpus() -> Sequence[str]:

@@ -90,12 +90,12 @@ def fixed_entries(
     contract: the path of the contract of each one that has no terms of its own.
     task: or the name of a task.
     """
-    entries = []
+    entries, terms_of = [], cache(_terms)
     for line in submissions:
         own_terms = line.contract is not None or line.task is not None
         terms = (line.contract, line.task) if own_terms else (contract, task)
         try:
-            entries.append(_entry(line, *terms))
+            entries.append(_entry(line, terms_of(*terms), *terms))
         except UsageError as error:
             raise UsageError(f"{line.name or line.submission}: {error}") from None
     name, count = next(iter(Counter(entry.name for entry in entries).most_common(1)), ("", 0))
@@ -104,15 +104,13 @@ def fixed_entries(
     return entries
 
 
-def _entry(line: ListedSubmission, contract: str | None, task: str | None) -> GradeEntry:
-    terms = _terms(contract, task)
-    file = line.submission.rpartition(":")[0] if Location.parse(line.submission).file else None
-    for path in filter(None, [file, contract]):
+def _entry(line: ListedSubmission, file: ContractFile, contract: str | None, task: str | None) -> GradeEntry:
+    source = line.submission.rpartition(":")[0] if Location.parse(line.submission).file else None
+    for path in filter(None, [source, contract]):
         _require_inside(Path(path))
-    return GradeEntry(line.name or line.submission, FixedSubmission.read(line.submission), terms, task)
+    return GradeEntry(line.name or line.submission, FixedSubmission.read(line.submission), file, task)
 
 
-@cache
 def _terms(contract: str | None, task: str | None) -> ContractFile:
     return terms_of_grade(ContractFile.read(contract) if contract else None, task)
 

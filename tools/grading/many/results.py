@@ -21,9 +21,9 @@ class Results:
     """The file of a run. No other run can have it at the same time.
 
     file: its path; None keeps nothing.
-    resume: whether it may exist.
+    resume: whether it may have rows.
 
-    Raises UsageError if it cannot be written, exists, or is damaged.
+    Raises UsageError if it cannot be written, has rows without `resume`, or is damaged.
     """
 
     def __init__(self, file: str | None, *, resume: bool) -> None:
@@ -33,7 +33,7 @@ class Results:
         self._streams: list[BinaryIO] = []
         if self._path is None:
             return
-        if self._path.exists() and not resume:
+        if not resume and self._path.exists() and self._path.stat().st_size:
             raise UsageError(f"--results: {file} exists; --resume continues it")
         self._open(self._path)
         self.rows = list(_rows(self._path))

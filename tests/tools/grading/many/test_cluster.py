@@ -35,6 +35,7 @@ class StandIn:
 
     def __init__(self, **resources: float) -> None:
         self.resources, self.is_connected = resources, False
+        self.hosts = [{"Alive": True, "Resources": resources}]
         self.options: dict[str, Any] = {}
         self.calls: list[Any] = []
 
@@ -45,6 +46,9 @@ class StandIn:
         if address == "auto":
             raise ConnectionError("Could not find any running Ray instance.")
         self.is_connected = True
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return self.hosts
 
     def shutdown(self) -> None:
         self.is_connected = False
@@ -70,8 +74,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 def test_cores_and_gpus_are_resources_and_lost_grades_are_repeated(stand_in: StandIn) -> None:
-    engine = RayEngine("local", 2, gpu=False)
-    assert (engine.gpu, engine.capacity) == (False, 6)
+    engine = RayEngine("local", "cpu", 2)
+    assert engine.capacity == 6
     assert stand_in.options == {
         "num_cpus": 2,
         "num_gpus": 0,
@@ -85,20 +89,33 @@ def test_cores_and_gpus_are_resources_and_lost_grades_are_repeated(stand_in: Sta
 
 
 def test_each_grade_takes_a_gpu_if_the_cluster_has_some(stand_in: StandIn) -> None:
-    engine = RayEngine("local", 1, gpu=None)
-    assert (engine.gpu, engine.capacity) == (True, 4)
+    engine = RayEngine("local", None, None)
+    assert (engine.device, engine.cores, engine.capacity) == ("cuda", 4, 2)  # of seven cores
     assert stand_in.options["num_gpus"] == 1
+    stand_in.resources["CPU"] = 64.0
+    assert engine.capacity == 4
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "needs"), [("cpu", 5, "5 CPUs"), ("cuda", 1, "1 CPU and 1 GPU"), (None, 5, "5 CPUs and 1 GPU")]
+)
+def test_what_no_host_can_make_is_not_waited_for(stand_in: StandIn, device: Any, cores: int, needs: str) -> None:
+    hosts = [{"CPU": 4.0}, {"GPU": 2.0}, {"CPU": 3.0, "GPU": 1.0}]
+    stand_in.hosts = [{"Alive": host != hosts[2], "Resources": host} for host in hosts]
+    with pytest.raises(UsageError, match=f"^--ray: no host of the cluster has the {needs} of a grade; see --cores"):
+        RayEngine("local", device, cores)
+    assert not stand_in.is_connected
 
 
 def test_a_process_that_is_connected_stays_connected(stand_in: StandIn) -> None:
     stand_in.is_connected = True
-    engine = RayEngine("auto", 1, gpu=False)
+    engine = RayEngine("auto", "cpu", 1)
     engine.close()
     assert stand_in.is_connected
 
 
 def test_what_ray_could_not_make_is_an_error_in_a_line(stand_in: StandIn) -> None:
-    engine = RayEngine("local", 1, gpu=False)
+    engine = RayEngine("local", "cpu", 1)
     assert engine.outcome(GradeOutcome(1)) == GradeOutcome(1)
     with pytest.raises(PackproofError, match=r"^Ray could not make it: k.py:f: the process .* was killed$"):
         engine.outcome(RayError(LostGradeError("k.py:f: the process that graded it was killed")))
@@ -107,13 +124,13 @@ def test_what_ray_could_not_make_is_an_error_in_a_line(stand_in: StandIn) -> Non
 @pytest.mark.usefixtures("stand_in")
 def test_a_cluster_that_is_not_there_is_a_wrong_call() -> None:
     with pytest.raises(UsageError, match=r"^--ray: there is no cluster at 'auto': Could not find any running Ray"):
-        RayEngine("auto", 1, gpu=False)
+        RayEngine("auto", "cpu", 1)
 
 
 def test_ray_that_is_not_installed_is_a_wrong_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"^--ray: Ray is not installed; pip install 'packproof\[ray\]'$"):
-        RayEngine("local", 1, gpu=False)
+        RayEngine("local", "cpu", 1)
 
 
 def test_a_job_is_data_for_another_process() -> None:

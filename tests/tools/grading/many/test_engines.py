@@ -18,6 +18,8 @@ class LastFirst:
     """An engine in which what was started last is done first."""
 
     capacity: int = 3
+    device: str = "cpu"
+    cores: int = 1
     in_flight: list[str] = field(default_factory=list)
     most: int = 0
 
@@ -73,7 +75,7 @@ def test_a_lost_process_is_replaced(losses: int, monkeypatch: pytest.MonkeyPatch
         return GradeOutcome(1)
 
     monkeypatch.setattr(engines, "run_alone", run_alone)
-    engine = LocalEngine(1)
+    engine = LocalEngine([], 1)
     [(_, end)] = outcomes(engine, [("a", GradeJob("a", ()))])
     engine.close()
     assert len(calls) == min(losses, MOST_LOSSES) + 1
@@ -91,7 +93,7 @@ def test_each_gpu_has_one_submission_at_a_time(monkeypatch: pytest.MonkeyPatch) 
         return GradeOutcome(0, job.gpu)
 
     monkeypatch.setattr(engines, "run_alone", run_alone)
-    engine = LocalEngine(1, ["4", "6"])
+    engine = LocalEngine(["4", "6"], None)
     ends = [end for _, end in outcomes(engine, [(str(n), GradeJob("a", ())) for n in range(6)])]
     engine.close()
     assert {end.document for end in ends if isinstance(end, GradeOutcome)} == {"4", "6"}

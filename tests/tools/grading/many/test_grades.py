@@ -27,7 +27,7 @@ def seed_of(job: GradeJob, secret: str) -> int:
 class Graded:
     """An engine that has graded each one already: the right ones pass, one is lost, one is another file."""
 
-    capacity = 2
+    capacity, device, cores = 2, "cpu", 2
 
     def __init__(self) -> None:
         self.jobs: list[GradeJob] = []
@@ -64,9 +64,9 @@ def engines(working_folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Grade
     write_samples(working_folder, 10)
     made: list[Graded] = []
 
-    def engine(*_: Any) -> tuple[Graded, str]:
+    def engine(*_: Any) -> Graded:
         made.append(Graded())
-        return made[-1], "cpu"
+        return made[-1]
 
     monkeypatch.setattr(grades, "_engine", engine)
     return made
@@ -150,5 +150,7 @@ def test_the_command_prints_a_line_for_each_and_a_sum(capsys: pytest.CaptureFixt
 def test_without_a_gpu_here_none_can_be_asked_for(working_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_samples(working_folder, 1)
     monkeypatch.setattr(grades, "_gpus", list)
-    with pytest.raises(UsageError, match="device: no GPU is here, and the device is cuda"):
-        GradeRun("list.jsonl", options=GradeOptions("cuda"))
+    for _ in range(2):  # and the results that were opened can be used
+        run = GradeRun("list.jsonl", options=GradeOptions("cuda"), results="r.jsonl")
+        with pytest.raises(UsageError, match="device: no GPU is here, and the device is cuda"), run:
+            pass

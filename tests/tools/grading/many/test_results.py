@@ -82,7 +82,7 @@ def test_another_file_of_the_same_name_is_graded_again(entries: Mapping[str, Gra
 @pytest.mark.parametrize(
     ("text", "resume", "message"),
     [
-        ("", False, f"--results: {FILE} exists; --resume continues it"),
+        ("{}\n", False, f"--results: {FILE} exists; --resume continues it"),
         ("{}\n", True, "damaged, line 1: KeyError('name')"),
         ("[1]\n{}\n", True, "damaged, line 1: "),
         ('{"name": "a", "secret": null, "grade": 1}\n', True, "damaged, line 1: "),
