@@ -16,6 +16,7 @@ from packproof.grading.many.alone import LostGradeError, run_alone
 from packproof.grading.many.job import GradeJob, GradeOptions, encoded
 from packproof.grading.many.leashed import claim_cores
 from packproof.harness.process.execution.fork import start_fork
+from packproof.version import __version__
 
 TERMS = ("--task", "causal_conv1d-forward-easy", *GradeOptions("cpu", "s", timed=False).arguments)
 WAITS = "import time\n\ntime.sleep(1000)\n"
@@ -27,8 +28,8 @@ asyncio.run(run_alone(GradeJob("k.py:conv", {terms}, {{"k.py": encoded({source!r
 """
 
 
-def job(source: str, **options: str) -> GradeJob:
-    return GradeJob("inner/k.py:conv", TERMS, {"inner/k.py": encoded(source.encode())}, **options)
+def job(source: str, version: str = __version__) -> GradeJob:
+    return GradeJob("inner/k.py:conv", TERMS, {"inner/k.py": encoded(source.encode())}, version=version)
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
