@@ -17,6 +17,12 @@ from packproof.grading.many.job import GradeJob, GradeOutcome
 
 _WAITING = 2  # in flight for each one that runs, so that a free host need not wait for the next
 _MOST_ERROR = 300  # characters
+_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray ends grades where a host lacks memory. By default it repeats them without end, whatever `max_retries` is, and a
+    # kernel that takes all memory would be graded forever.
+    "RAY_task_oom_retries": "5",
+}
 _STORE_BYTES = 1 << 28  # of a cluster of this machine: a grade has a few KB
 
 
@@ -95,8 +101,9 @@ def _graded(job: GradeJob) -> GradeOutcome:
 
 
 def _imported() -> Any:
-    """The module `ray`."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    """The module `ray`, which reads its settings as it is imported."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
     try:
         import ray  # noqa: PLC0415  (optional)
     except ImportError:
