@@ -19,7 +19,7 @@ _WAITING = 2  # in flight for each one that runs, so that a free host need not w
 _MOST_ERROR = 300  # characters
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray ends grades where a host lacks memory. By default it repeats them without end, whatever `max_retries` is, and a
+    # Ray ends grades where a host lacks memory. By default it repeats them without end, whatever `max_retries` is: a
     # kernel that takes all memory would be graded forever.
     "RAY_task_oom_retries": "5",
 }
