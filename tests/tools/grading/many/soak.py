@@ -105,7 +105,7 @@ def _graded_rows(seconds: float) -> tuple[list[dict[str, Any]], int]:
     with (
         cluster(2),
         GradeRun("list.jsonl", options=OPTIONS, ray="local", results="ray.jsonl") as run,
-        Killer(0.1, 0) as killer,
+        Killer(0.33, 0) as killer,
     ):
         for row in run:
             print(row["name"], _verdict(row), row.get("error", ""), file=sys.stderr, flush=True)
