@@ -193,12 +193,12 @@ def in_order(end: RunFinished) -> RunFinished:
     fails_otherwise = any(v.failed and v.cell.counts and v.cell.property != PROVENANCE for v in end.verdicts)
     verdicts = [v for v in end.verdicts if not (fails_otherwise and v.cell.property == PROVENANCE)]
 
-    def place(verdict: Verdict) -> tuple[int, str, str, str]:
+    def sort_key(verdict: Verdict) -> tuple[int, str, str, str]:
         cell = verdict.cell
         number = _LAWS.index(cell.property) if cell.property in _LAWS else len(_LAWS)
         return number, cell.property, cell.dtype, cell.unpromised
 
-    return replace(end, verdicts=tuple(sorted(verdicts, key=place)))
+    return replace(end, verdicts=tuple(sorted(verdicts, key=sort_key)))
 
 
 def verdict_of(end: RunFinished) -> tuple[GradeVerdict, str]:

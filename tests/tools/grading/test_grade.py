@@ -162,9 +162,9 @@ def test_the_order_in_which_processes_are_done_changes_no_grade() -> None:
             ("provenance", "all"),
         ]
     ]
-    verdicts = tuple(Verdict(cell, "", "failed", 0, 0.0, reason=f"{cell.property} {cell.dtype}") for cell in cells)
+    verdicts = tuple(Verdict(cell, "eager", "failed", 0, 0.0, reason=f"{cell.property} {cell.dtype}") for cell in cells)
     ends = [in_order(RunFinished(order, 1.0)) for order in permutations(verdicts)]
-    assert {end.verdicts for end in ends} == {verdicts[:-1]}  # who computed is not asked of a wrong kernel
+    assert {end.verdicts for end in ends} == {verdicts[:-1]}  # who computed is not asked of an incorrect kernel
     alone = RunFinished(verdicts[-1:], 1.0)
     assert in_order(alone) == alone
     assert {verdict_of(end)[1] for end in ends} == {"causal_conv1d reference fp32: reference float32"}
