@@ -11,6 +11,7 @@ from packproof.cli import backtest, check, diff, explain, model, museum, mutate,
 from packproof.cli.bench import group as bench
 from packproof.cli.completion import complete_values, joined_words
 from packproof.cli.ending import INCONCLUSIVE, INTERNAL_ERROR, INTERRUPTED, WRONG_CALL, error_summary, say
+from packproof.cli.grading import many
 from packproof.cli.usage import usage_message
 from packproof.version import __version__
 
@@ -28,6 +29,7 @@ for command in (
         check.check,
         check.contract,
         check.grade,
+        many.grades,
         check.peers,
         check.replay,
         explain.explain,

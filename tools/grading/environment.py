@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import verifiers.v1 as vf
 
-from packproof.grading.replies import ReplyGrading, graded_reply, prompt_of
+from packproof.grading.many.job import GradeOptions
+from packproof.grading.replies import graded_reply, prompt_of
 from packproof.grading.tasks.task import task_of, tasks
 
 __all__ = ["PackedKernelTaskset"]
@@ -22,7 +23,7 @@ class PackedKernelData(vf.TaskData):  # type: ignore[misc]
 
 
 class PackedKernelConfig(vf.TaskConfig):  # type: ignore[misc]
-    """How replies are graded; the fields of `ReplyGrading`."""
+    """How replies are graded; the fields of `GradeOptions`."""
 
     device: str | None = None
     secret: str | None = None
@@ -37,8 +38,8 @@ class PackedKernelTask(vf.Task[PackedKernelData, vf.State, PackedKernelConfig]):
     async def graded(self, trace: vf.Trace) -> float:
         """The reward of `packproof grade` for the last reply; 0 without code. Raises PackproofError if unjudged."""
         config = self.config
-        grading = ReplyGrading(config.device, config.secret, timed=config.timed, isolate=config.isolate)
-        document = await graded_reply(task_of(self.data.task), trace.last_reply, grading)
+        options = GradeOptions(config.device, config.secret, timed=config.timed, isolate=config.isolate)
+        document = await graded_reply(task_of(self.data.task), trace.last_reply, options)
         return 0.0 if document is None else float(document["measured"]["reward"])
 
 

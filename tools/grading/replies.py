@@ -1,18 +1,12 @@
-"""Grades of replies of a model: the prompt of a task, the code in a reply, and its grade by a process of its own.
+"""Grades of replies of a model: the prompt of a task, the code in a reply, and its grade by a process of its own."""
 
-A process for each grade: a training loop has threads, in which no process may be forked, and many replies at once.
-"""
-
-import asyncio
 import json
 import re
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from packproof.base.errors import PackproofError
+from packproof.grading.many.alone import run_alone
+from packproof.grading.many.job import GradeJob, GradeOptions, encoded
 from packproof.grading.tasks.task import GradingTask
 from packproof.properties.contracts import contract_text
 from packproof.properties.ops import OPS
@@ -21,25 +15,6 @@ _BLOCK = re.compile(r"^```(?:python|py)?[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | r
 _NAME = "kernel"
 _MOST_ERROR = 500  # characters
 _GRADED = (0, 1)  # exit codes with a verdict on the submission
-
-
-@dataclass(frozen=True)
-class ReplyGrading:
-    """How replies are graded; see `packproof.grade`."""
-
-    device: str | None = None
-    """None for the GPU if there is one."""
-    secret: str | None = None
-    timed: bool = True
-    isolate: bool = True
-
-    @property
-    def arguments(self) -> list[str]:
-        """Options of the command."""
-        device = ["--device", self.device] if self.device else []
-        secret = ["--secret", self.secret] if self.secret else []
-        walls = "--isolate" if self.isolate else "--no-isolate"
-        return [*device, *secret, "--timed" if self.timed else "--untimed", walls]
 
 
 def prompt_of(task: GradingTask) -> str:
@@ -61,7 +36,7 @@ def code_of(reply: str) -> str | None:
     return blocks[-1] if blocks else None
 
 
-async def graded_reply(task: GradingTask, reply: str, grading: ReplyGrading) -> dict[str, Any] | None:
+async def graded_reply(task: GradingTask, reply: str, options: GradeOptions) -> dict[str, Any] | None:
     """The grade of the code in a reply, as `Grade.to_json`; None without code.
 
     Raises PackproofError for a reply that could not be judged: leave it out of the training.
@@ -69,19 +44,9 @@ async def graded_reply(task: GradingTask, reply: str, grading: ReplyGrading) -> 
     code = code_of(reply)
     if code is None:
         return None
-    with TemporaryDirectory(prefix="packproof-reply-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)  # as root, the kernel's process is another user
-        (folder / "submission.py").write_text(code)
-        command = ["grade", f"submission.py:{_NAME}", "--task", task.name, "--json", "grade.json", *grading.arguments]
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "packproof", *command),
-            cwd=folder,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, errors = await process.communicate()
-        if process.returncode not in _GRADED:
-            raise PackproofError(f"a reply could not be judged: {errors.decode(errors='replace')[-_MOST_ERROR:]}")
-        document: dict[str, Any] = json.loads((folder / "grade.json").read_text())
-        return document
+    files = {"submission.py": encoded(code.encode())}
+    outcome = await run_alone(GradeJob(f"submission.py:{_NAME}", ("--task", task.name, *options.arguments), files))
+    if outcome.code not in _GRADED:
+        raise PackproofError(f"a reply could not be judged: {outcome.errors[-_MOST_ERROR:]}")
+    document: dict[str, Any] = json.loads(outcome.document)
+    return document

@@ -20,7 +20,7 @@ from packproof.properties.ops.catalogue import OPS
 HEAVY = ("torch", "triton", "hypothesis", "numpy", "matplotlib", "safetensors")
 BENCHES = ("bench kernels", "bench packing", "bench stack", "bench ranks", "bench fp8")
 COMMANDS = (
-    *("check", "grade", "peers", "replay", "diff", "bench", *BENCHES, "table"),
+    *("check", "grade", "grades", "peers", "replay", "diff", "bench", *BENCHES, "table"),
     *("proof", "mutate", "list", "museum", "museum run"),
 )
 WRONG_CALLS = (
@@ -46,6 +46,8 @@ WRONG_CALLS = (
     "bench stak",
     "table",
     "proof nowhere",
+    "grades list.jsonl --cores none",
+    "grades list.jsonl --device gpu",
     "mutate --jobs none",
     "list everything",
     "museum run --seed x",

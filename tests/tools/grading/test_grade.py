@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,14 @@ import packproof
 from packproof.base.errors import UsageError
 from packproof.cli import main
 from packproof.grading import Grade
-from packproof.grading.grade import verdict_of
+from packproof.grading.grade import in_order, verdict_of
 from packproof.grading.problems import draw_problems
 from packproof.grading.record import grade_text
 from packproof.grading.times import Baselines, WrongWhileTimed, time_problem
 from packproof.harness.check import plan, run_plan
 from packproof.harness.check.request import checked
 from packproof.harness.check.targets.target import CheckTarget, open_target
-from packproof.harness.report import RunFinished
+from packproof.harness.report import Cell, RunFinished, Verdict
 from packproof.properties.contracts import ContractFile
 
 SUBMISSIONS = Path(__file__).with_name("submissions.py")
@@ -149,6 +150,24 @@ def test_a_condition_of_the_contract_holds_at_timed_problems(working_folder: Pat
         assert problem.setting.sizes["d"] == 48
         assert int(problem.setting.sizes["w"]) <= 3
         assert 0 not in problem.lengths
+
+
+def test_the_order_in_which_processes_are_done_changes_no_grade() -> None:
+    cells = [
+        Cell("causal_conv1d", "k.py:f", law, dtype, "cpu")
+        for law, dtype in [
+            ("reference", "float32"),
+            ("packing", "bfloat16"),
+            ("packing", "float32"),
+            ("provenance", "all"),
+        ]
+    ]
+    verdicts = tuple(Verdict(cell, "eager", "failed", 0, 0.0, reason=f"{cell.property} {cell.dtype}") for cell in cells)
+    ends = [in_order(RunFinished(order, 1.0)) for order in permutations(verdicts)]
+    assert {end.verdicts for end in ends} == {verdicts[:-1]}  # who computed is not asked of an incorrect kernel
+    alone = RunFinished(verdicts[-1:], 1.0)
+    assert in_order(alone) == alone
+    assert {verdict_of(end)[1] for end in ends} == {"causal_conv1d reference fp32: reference float32"}
 
 
 def test_the_default_grade_has_no_reward() -> None:

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from packproof.base.errors import PackproofError
-from packproof.grading.replies import ReplyGrading, code_of, graded_reply, prompt_of
+from packproof.grading.many.job import GradeOptions
+from packproof.grading.replies import code_of, graded_reply, prompt_of
 from packproof.grading.tasks.task import task_of
 from tests.tools.grading import submissions
 
 TASK = task_of("causal_conv1d-forward-easy")
-UNTIMED = ReplyGrading("cpu", "s", timed=False)
+UNTIMED = GradeOptions("cpu", "s", timed=False)
 
 
 def reply_with(name: str) -> str:
@@ -43,7 +44,7 @@ def test_the_prompt_has_the_reference_and_the_terms() -> None:
 
 def test_options_of_the_command() -> None:
     assert UNTIMED.arguments == ["--device", "cpu", "--secret", "s", "--untimed", "--isolate"]
-    assert ReplyGrading(isolate=False).arguments == ["--timed", "--no-isolate"]
+    assert GradeOptions(isolate=False).arguments == ["--timed", "--no-isolate"]
 
 
 def test_a_reply_without_code_has_no_grade_and_one_that_cannot_be_imported_fails() -> None:
@@ -57,7 +58,7 @@ def test_a_reply_without_code_has_no_grade_and_one_that_cannot_be_imported_fails
 
 def test_a_wrong_call_is_no_reward() -> None:
     with pytest.raises(PackproofError, match="no device is called 'tpu'"):
-        asyncio.run(graded_reply(TASK, "```python\nkernel = 1\n```", ReplyGrading("tpu")))
+        asyncio.run(graded_reply(TASK, "```python\nkernel = 1\n```", GradeOptions("tpu")))
 
 
 @pytest.mark.proof
