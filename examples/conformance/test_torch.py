@@ -22,6 +22,11 @@ def test_jagged_sdpa(proof):
     proof()
 
 
+@pytest.mark.packproof("torch:grouped_mm", expected_failures=KNOWN, dtypes=DTYPES)
+def test_grouped_mm(proof):
+    proof()
+
+
 @pytest.mark.packproof("torch:compiled_rope", expected_failures=KNOWN, dtypes=DTYPES)
 def test_compiled_rope(proof):
     proof()

@@ -51,7 +51,7 @@ FILES = {
 FORM = "expected package.module:function, path/file.py:function or hub:owner/kernel:function"
 LINES = {
     "": {
-        "judge": "No such command 'judge'; there are: check, contract, grade, peers, replay, explain, diff, model,",
+        "judge": "No such command 'judge'; there are: check, contract, grade, grades, peers, replay, explain, diff, model,",
         "checks m:f": "No such command 'checks'. Did you mean 'check'?",
         "--versions": "No such option: --versions",
     },
@@ -228,7 +228,7 @@ LINES = {
         "show --profile quick": "No such option: --profile; it is an option of `packproof museum run`; see",
         "show S1777": f"no entry is called 'S1777'; did you mean S17? there are {len(entries())}, from",
         "show s17": f"no entry is called 's17'; did you mean S17? there are {len(entries())}, from",
-        "show ''": f"no entry is called ''; there are {len(entries())}, from C1 to G18; `packproof museum` shows them",
+        "show ''": f"no entry is called ''; there are {len(entries())}, from C1 to G42; `packproof museum` shows them",
         "run S1777": "no entry is called 'S1777'; did you mean S17?",
         "run S17 --op rope --device cpu": "--op rope: none of 1 entry is of it; leave an option out",
         "run --profile fast": "no profile is called 'fast'",
@@ -247,7 +247,7 @@ LINES = {
         "--device ''": "no device is called ''; there are: cpu, cuda",
         "--sample 0": "Invalid value for '--sample': '0'; expected a number greater than or equal to 1",
         "--jobs none": "Invalid value for '--jobs': 'none'; expected a whole number",
-        "--kernel rop_fwd": "no kernel is called 'rop_fwd'; there are 149, from",
+        "--kernel rop_fwd": "no kernel is called 'rop_fwd'; there are 156, from",
         "--kernel rope --op rop": "no op is called 'rop'; did you mean rope?",
     },
     "proof": {
