@@ -51,7 +51,7 @@ FILES = {
 FORM = "expected package.module:function, path/file.py:function or hub:owner/kernel:function"
 LINES = {
     "": {
-        "judge": "No such command 'judge'; there are: check, contract, grade, grades, peers, replay, explain, diff, model,",
+        "judge": "No such command 'judge'; there are: check, contract, grade, grades, peers, replay, explain, diff,",
         "checks m:f": "No such command 'checks'. Did you mean 'check'?",
         "--versions": "No such option: --versions",
     },
