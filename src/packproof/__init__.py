@@ -14,7 +14,7 @@ from packproof.version import __version__
 if TYPE_CHECKING:
     from packproof.base.errors import ArgumentError, LayoutError, PackproofError, UsageError
     from packproof.debug import Accuracy, Diff, accuracy, diff, dot_product_test, gradcheck
-    from packproof.grading import Grade, grade
+    from packproof.grading import Grade, GradeOptions, GradeRun, grade
     from packproof.harness.check import ReplayOutcome, check
     from packproof.harness.report import CheckFailed, Verdict
     from packproof.models import Convention, check_module, guard, replay
@@ -35,6 +35,8 @@ __all__ = [
     "Diff",
     "Domain",
     "Grade",
+    "GradeOptions",
+    "GradeRun",
     "LayoutError",
     "Op",
     "PackLayout",
@@ -70,7 +72,7 @@ __all__ = [
 _HOMES = {
     "packproof.harness.check": ("ReplayOutcome", "check"),
     "packproof.debug": ("Accuracy", "Diff", "accuracy", "diff", "dot_product_test", "gradcheck"),
-    "packproof.grading": ("Grade", "grade"),
+    "packproof.grading": ("Grade", "GradeOptions", "GradeRun", "grade"),
     "packproof.models": ("Convention", "check_module", "guard", "replay"),
     "packproof.packers": ("check_packs",),
     "packproof.harness.report": ("CheckFailed", "Verdict"),

@@ -14,8 +14,11 @@ class GradeOptions:
     device: str | None = None
     """None for the GPU if there is one."""
     secret: str | None = None
+    """The hidden cases are drawn with it and the submission; None for a drawn one, which the rows have."""
     timed: bool = True
+    """Whether what has passed is timed; untimed it has half of the reward."""
     isolate: bool = True
+    """Whether all walls are required; otherwise there is none."""
 
     @property
     def arguments(self) -> list[str]:
