@@ -33,6 +33,11 @@ class GradeRun:
 
     Raises UsageError for a list, terms or results that cannot be used; as it is entered, for a cluster. Nothing has run
     then.
+
+    >>> import packproof
+    >>> packproof.GradeRun("submissions.jsonl", cores=0)
+    Traceback (most recent call last):
+    packproof.base.errors.UsageError: cores is 0, expected 1 or more
     """
 
     def __init__(

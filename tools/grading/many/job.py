@@ -9,7 +9,12 @@ from packproof.version import __version__
 
 @dataclass(frozen=True)
 class GradeOptions:
-    """How submissions are graded; see `packproof.grade`."""
+    """How submissions are graded; see `packproof.grade`.
+
+    >>> import packproof
+    >>> packproof.GradeOptions(device="cpu", timed=False).arguments
+    ['--device', 'cpu', '--untimed', '--isolate']
+    """
 
     device: str | None = None
     """None for the GPU if there is one."""
