@@ -126,6 +126,7 @@ def line_of(text: str, source: str) -> int:
     return source[: source.index(text)].count("\n") + 1
 
 
+@pytest.mark.proof
 def test_it_is_imported_beside_a_clone_of_its_name(installed: dict[str, str], clone: Path) -> None:
     """The clone is a folder without __init__.py, which comes after every package that is installed."""
     look = "import packproof; print(packproof.__version__, packproof.kernels.__doc__)"

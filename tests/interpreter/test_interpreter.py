@@ -92,6 +92,7 @@ def test_a_triton_that_does_not_fit_is_refused(answers: Any) -> None:
         assert "Use triton 3.5 to 3.9, or check on a GPU." in refusal
 
 
+@pytest.mark.proof
 def test_one_without_block_pointers_fits() -> None:
     """Triton 3.9 has none."""
     code = (

@@ -174,6 +174,7 @@ kernel = packproof.kernel(op=OP, dtypes=["float32"])(pooled)
 """
 
 
+@pytest.mark.proof
 def test_what_the_reference_breaks_at_longer_sequences_is_no_fault_of_the_kernel(tmp_path: Path) -> None:
     """It counts `length` in each piece of more than six tokens: small packs show nothing."""
     (tmp_path / "late.py").write_text(LATE.replace("DRAW", "position"))

@@ -84,6 +84,7 @@ def test_what_the_kernel_prunes_does_not_run() -> None:
     assert next(tuned_lines(judged)).endswith("2 of 2 of _backward_kernel (1 more pruned by the kernel)")
 
 
+@pytest.mark.proof
 def test_every_configuration_of_a_long_list_is_judged_if_asked_for() -> None:
     [usual] = verdicts("last_of_many_is_short", "reference", dtypes=("float32",))
     assert usual.status == "passed"

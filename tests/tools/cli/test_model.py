@@ -179,9 +179,9 @@ def test_all_conventions_of_a_llama_are_one_table(llama_events: list[Event], cap
     "name, code, words",
     sample=[
         ("Shifted", 1, "no convention holds; differs: 1, refused: 18"),
-        ("Deaf", 4, "no convention holds; refused: 19"),
     ],
     rest=[
+        ("Deaf", 4, "no convention holds; refused: 19"),
         ("Crashes", 1, "no convention holds; crashes: 2, refused: 17"),
         ("Leaky", 1, "no convention holds; ignored: 1, refused: 17, not judged: 1"),
     ],

@@ -84,7 +84,9 @@ def test_the_same_submission_contract_and_secret_give_the_same_bytes(contract: s
     [
         ("right", "passed", "every property held: 1 passed"),
         ("leaky", "failed", "causal_conv1d packing fp32: "),
-        ("borrowed", "failed", "a reference computes for it: reference packproof.refs."),
+        pytest.param(
+            *("borrowed", "failed", "a reference computes for it: reference packproof.refs."), marks=pytest.mark.proof
+        ),
     ],
 )
 def test_the_verdict_follows_from_the_check(name: str, verdict: str, reason: str, contract: str) -> None:
@@ -97,7 +99,7 @@ def test_the_verdict_follows_from_the_check(name: str, verdict: str, reason: str
     assert found_reason.startswith(reason)
 
 
-@pytest.mark.parametrize("name", ["right", "stale"])
+@pytest.mark.parametrize("name", [pytest.param("right", marks=pytest.mark.proof), "stale"])
 def test_the_answer_of_an_earlier_call_is_seen_while_it_is_timed(name: str, contract: str) -> None:
     target = opened(name, contract)
     problem = next(draw_problems(target, ContractFile.read(contract).contract, 3, 1))

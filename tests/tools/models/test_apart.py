@@ -97,6 +97,7 @@ def test_the_processes_of_a_setting_are_forked_from_one_that_has_built_the_modul
     assert time.monotonic() - start > 2
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("no_walls")
 def test_where_the_import_starts_cuda_each_process_builds_the_module(working_folder: Path) -> None:
     """No fork of a process in which CUDA was started can use it."""

@@ -38,6 +38,7 @@ def test_more_than_a_tenth_fails(dear: float, code: int, monkeypatch: pytest.Mon
     assert main() == code
 
 
+@pytest.mark.proof
 def test_a_check_that_does_not_pass_has_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODULE.CHECKS, "none", ("no_such_module:kernel",))
     with pytest.raises(RuntimeError, match="ended with exit code 2"):

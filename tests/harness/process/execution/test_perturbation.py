@@ -157,6 +157,7 @@ print(compiled[0] is compiled[2], compiled[1] is compiled[3], len({k.hash for k 
 """
 
 
+@pytest.mark.proof
 def test_triton_keeps_kernels_with_pauses_apart_on_disk_too(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     script = tmp_path / "compiles.py"

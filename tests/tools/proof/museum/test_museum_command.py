@@ -58,6 +58,7 @@ def test_a_correct_kernel_is_missed_and_the_run_fails(
     assert "NOT DETECTED by packing, reference in 21 examples" in capsys.readouterr().out
 
 
+@pytest.mark.proof
 def test_a_control_that_fails_is_a_false_alarm(
     museum: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

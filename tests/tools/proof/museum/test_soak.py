@@ -118,6 +118,7 @@ def fake_command(submission: Submission) -> list[str]:
     return [sys.executable, "-c", program, submission.name, submission.op, "this machine lacks memory"]
 
 
+@pytest.mark.proof
 def test_four_submissions_are_played_until_the_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that still run then have no verdict, and are ended."""
     monkeypatch.setattr(soak_play, "_FOLDER", tmp_path)

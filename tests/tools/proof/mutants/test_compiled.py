@@ -53,6 +53,7 @@ def printed(script: str, *mutants: str) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.proof
 def test_a_mutant_is_checked_until_a_property_kills_it() -> None:
     [mutant] = [m for m in all_mutants() if m.id == "rope:_store_pairs:mask:1"]
     [outcome] = run_compiled([mutant], ["rope"], "cpu", jobs=1)
