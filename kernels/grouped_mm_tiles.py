@@ -157,19 +157,20 @@ def _is_exact(dtype: torch.dtype) -> bool:
     return dtype == torch.float32
 
 
-def _row_tile(n_rows: int, n_groups: int, dtype: torch.dtype) -> dict[str, int]:
+def _row_tile(n_rows: int, n_groups: int, depth: int, dtype: torch.dtype) -> dict[str, int]:
+    """Ragged rows are read element by element, and small tiles of them stay in registers."""
     if runs_interpreted(_grouped_rows_kernel):
         return {"BLOCK_M": ROWS_INTERPRETED, "BLOCK_N": 8, "BLOCK_K": 4}
-    if _is_exact(dtype):
+    if _is_exact(dtype) or depth % 64:
         return {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
     return {"BLOCK_M": _FEW_ROWS if n_rows < _FEW_ROWS * n_groups else ROWS, "BLOCK_N": 128, "BLOCK_K": 64}
 
 
-def _weight_tile(dtype: torch.dtype) -> dict[str, int]:
+def _weight_tile(dtype: torch.dtype, *, is_even: bool) -> dict[str, int]:
     if runs_interpreted(_grouped_weights_kernel):
         return {"BLOCK_D": 4, "BLOCK_F": 8, "BLOCK_T": ROWS_INTERPRETED}
-    side = 64 if _is_exact(dtype) else 128
-    return {"BLOCK_D": side, "BLOCK_F": side, "BLOCK_T": 32 if _is_exact(dtype) else 64}
+    side = 128 if is_even and not _is_exact(dtype) else 64
+    return {"BLOCK_D": side, "BLOCK_F": side, "BLOCK_T": side // 2}
 
 
 def _sum_tile() -> dict[str, int]:
@@ -192,7 +193,7 @@ def launch_rows(x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tens
     """
     (T, F), (S, D) = y.shape, weight.shape[:2]
     weight = weight if 1 in weight.stride()[1:] else weight.contiguous()
-    tile = _row_tile(T, S, x.dtype)
+    tile = _row_tile(T, S, D, x.dtype)
     group_stride, d_stride, f_stride = weight.stride()
     arguments = {
         **{"x": x, "weight": weight, "bias": weight if bias is None else bias.contiguous(), "cu_seqlens": cu_seqlens},
@@ -211,7 +212,7 @@ def launch_weights(x: Tensor, dy: Tensor, cu_seqlens: Tensor, dweight: Tensor) -
     x: (t, d) and dy: (t, f), each row dense. cu_seqlens: int32. dweight: contiguous.
     """
     S, D, F = dweight.shape
-    tile = _weight_tile(x.dtype)
+    tile = _weight_tile(x.dtype, is_even=all(n % 16 == 0 for n in (D, F, x.stride(0), dy.stride(0))))
     arguments = {
         **{"x": x, "dy": dy, "cu_seqlens": cu_seqlens, "dweight": dweight, "T": len(x), "S": S, "D": D, "F": F},
         **{"x_stride": x.stride(0), "dy_stride": dy.stride(0), "EXACT": _is_exact(x.dtype), **tile},
@@ -245,14 +246,19 @@ def _forms_of(dtype: torch.dtype) -> Iterator[Variant]:
     pointers, label = {"cu_seqlens": "*i32", **dict.fromkeys(names, pointer)}, pointer[1:]
     heights = (2 * ROWS,) if is_exact else (1, 2 * ROWS)
     for n_rows, is_even, dense in combinations(heights, (True, False), ("f_stride", "d_stride")):
-        tile = _row_tile(n_rows, 1, dtype)
+        tile = _row_tile(n_rows, 1, 64 if is_even else 1, dtype)
+        if n_rows == 1 and not is_even:
+            continue  # ragged rows have tiles of one height
         constants = {"EXACT": is_exact, "EVEN": is_even, dense: 1, **tile}
         name = f"rows-{label}-{tile['BLOCK_M']}-{'even' if is_even else 'ragged'}-{dense[0]}"
         forms = list(_forms(name, _grouped_rows_kernel, pointers, constants, _options(tile)))
         yield from forms[:1] if is_even else forms  # even sizes are multiples of 16
-    tile = _weight_tile(dtype)
-    constants = {"EXACT": is_exact, **tile}
-    yield from _forms(f"weights-{label}", _grouped_weights_kernel, pointers, constants, _options(tile))
+    for is_even in (False,) if is_exact else (True, False):
+        tile = _weight_tile(dtype, is_even=is_even)
+        constants = {"EXACT": is_exact, **tile}
+        name = f"weights-{label}-{tile['BLOCK_D']}"
+        forms = list(_forms(name, _grouped_weights_kernel, pointers, constants, _options(tile)))
+        yield from forms[:1] if is_even else forms
     yield from specializations(f"sums-{label}", _grouped_sums_kernel, pointers, _sum_tile(), _SUM_WARPS)
 
 
