@@ -14,9 +14,9 @@ from packproof.base.arguments import bind, empty_output
 from packproof.base.errors import checked_call
 from packproof.base.signatures import GROUPED_MM
 from packproof.kernels.grouped_mm_tiles import (
-    KERNEL,
     ROWS,
     ROWS_INTERPRETED,
+    _grouped_rows_kernel,
     launch_rows,
     launch_sums,
     launch_weights,
@@ -64,7 +64,7 @@ def grouped_mm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seql
     """
     if not torch.compiler.is_compiling():
         _bind(x, weight, bias, cu_seqlens, values=is_on_host(x))
-        require_device(GROUPED_MM.op, x, KERNEL)
+        require_device(GROUPED_MM.op, x, _grouped_rows_kernel)
     result: Tensor = _grouped_mm(x, weight, bias, cu_seqlens)
     return result
 

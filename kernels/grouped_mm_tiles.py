@@ -23,6 +23,7 @@ from packproof.kernels.sequences import bounds
 from packproof.kernels.variant import Variant
 
 ROWS, ROWS_INTERPRETED = 128, 4  # of a tile
+_DEPTH, _DEPTH_INTERPRETED = 64, 4  # of a tile: sizes that are no multiple of it are ragged
 _FEW_ROWS = 64  # of a tile, where groups have fewer rows than this on average; both run the same instructions
 
 _SUM_WARPS = 4
@@ -69,7 +70,7 @@ def _grouped_rows_kernel(
     """y = x W_j + b_j for a tile of rows of group j, 0 in slack.
 
     x: (t, d), rows of x_stride elements. weight: (s, d, f), by its strides. y: (t, f), contiguous.
-    EVEN: whether D is a multiple of BLOCK_K. Then no sum that is kept has what is read past the end of rows or columns.
+    EVEN: D is a multiple of BLOCK_K. Then no sum that is kept has what is read past the end of rows or columns.
     """
     row_tile, column_tile = _tile_of_program(T // BLOCK_M + S + 1, tl.cdiv(F, BLOCK_N))
     group, first_row, end = _group_of_tile(cu_seqlens, S, T, row_tile, BLOCK_M)
@@ -150,20 +151,17 @@ def _grouped_sums_kernel(
     tl.store(dbias + group.to(tl.int64) * F + f, tl.sum(total, 0).to(dbias.dtype.element_ty), mask=f < F)
 
 
-KERNEL = _grouped_rows_kernel
-
-
 def _is_exact(dtype: torch.dtype) -> bool:
     return dtype == torch.float32
 
 
-def _row_tile(n_rows: int, n_groups: int, depth: int, dtype: torch.dtype) -> dict[str, int]:
+def _row_tile(n_rows: int, n_groups: int, dtype: torch.dtype, *, is_even: bool) -> dict[str, int]:
     """Ragged rows are read element by element, and small tiles of them stay in registers."""
     if runs_interpreted(_grouped_rows_kernel):
-        return {"BLOCK_M": ROWS_INTERPRETED, "BLOCK_N": 8, "BLOCK_K": 4}
-    if _is_exact(dtype) or depth % 64:
+        return {"BLOCK_M": ROWS_INTERPRETED, "BLOCK_N": 8, "BLOCK_K": _DEPTH_INTERPRETED}
+    if _is_exact(dtype) or not is_even:
         return {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
-    return {"BLOCK_M": _FEW_ROWS if n_rows < _FEW_ROWS * n_groups else ROWS, "BLOCK_N": 128, "BLOCK_K": 64}
+    return {"BLOCK_M": _FEW_ROWS if n_rows < _FEW_ROWS * n_groups else ROWS, "BLOCK_N": 128, "BLOCK_K": _DEPTH}
 
 
 def _weight_tile(dtype: torch.dtype, *, is_even: bool) -> dict[str, int]:
@@ -193,13 +191,14 @@ def launch_rows(x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tens
     """
     (T, F), (S, D) = y.shape, weight.shape[:2]
     weight = weight if 1 in weight.stride()[1:] else weight.contiguous()
-    tile = _row_tile(T, S, D, x.dtype)
+    is_even = D % (_DEPTH_INTERPRETED if runs_interpreted(_grouped_rows_kernel) else _DEPTH) == 0
+    tile = _row_tile(T, S, x.dtype, is_even=is_even)
     group_stride, d_stride, f_stride = weight.stride()
     arguments = {
         **{"x": x, "weight": weight, "bias": weight if bias is None else bias.contiguous(), "cu_seqlens": cu_seqlens},
         **{"y": y, "T": T, "S": S, "D": D, "F": F, "x_stride": x.stride(0), "group_stride": group_stride},
         **{"d_stride": d_stride, "f_stride": f_stride, "has_bias": int(bias is not None)},
-        **{"EXACT": _is_exact(x.dtype), "EVEN": D % tile["BLOCK_K"] == 0, **tile},
+        **{"EXACT": _is_exact(x.dtype), "EVEN": is_even, **tile},
     }
     if T:
         programs = (T // tile["BLOCK_M"] + S + 1) * cdiv(F, tile["BLOCK_N"])
@@ -246,7 +245,7 @@ def _forms_of(dtype: torch.dtype) -> Iterator[Variant]:
     pointers, label = {"cu_seqlens": "*i32", **dict.fromkeys(names, pointer)}, pointer[1:]
     heights = (2 * ROWS,) if is_exact else (1, 2 * ROWS)
     for n_rows, is_even, dense in combinations(heights, (True, False), ("f_stride", "d_stride")):
-        tile = _row_tile(n_rows, 1, 64 if is_even else 1, dtype)
+        tile = _row_tile(n_rows, 1, dtype, is_even=is_even)
         if n_rows == 1 and not is_even:
             continue  # ragged rows have tiles of one height
         constants = {"EXACT": is_exact, "EVEN": is_even, dense: 1, **tile}

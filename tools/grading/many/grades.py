@@ -1,7 +1,6 @@
 """Grades of many submissions: list, engine and results, from one call."""
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from packproof.grading.many.job import GradeJob, GradeOptions, GradeOutcome
 from packproof.grading.many.listing import GradeEntry, ListedSubmission, fixed_entries, read_list
 from packproof.grading.many.results import Results, Row
 from packproof.grading.submission import drawn_secret
+from packproof.harness.process import visible_gpus
 
 _GRADED = (0, 1, 4)  # exit codes with a grade
 _REPLAYS = Path(".packproof")
@@ -138,6 +138,5 @@ def _gpus() -> Sequence[str]:
 
     import torch  # noqa: PLC0415  (takes long)
 
-    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     count = torch.cuda.device_count()
-    return visible[:count] or [str(number) for number in range(count)]
+    return visible_gpus()[:count] or [str(number) for number in range(count)]
